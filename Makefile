@@ -1,0 +1,54 @@
+# Two commands for a machine that has only Python (3.11 or newer), pip and make:
+#   make app     creates .venv, installs, starts the dashboard
+#   make test    the same with the tools of the developers, then lint, types and tests
+# TF=gpu installs tensorflow[and-cuda] (6 GB) in place of tensorflow-cpu (1.3 GB).
+SHELL := /bin/sh
+PYTHON ?= python3
+TF ?= cpu
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt Makefile
+APP_STAMP := $(VENV)/.installed-app-$(TF)
+DEV_STAMP := $(VENV)/.installed-dev-$(TF)
+OTHER := $(if $(filter gpu,$(TF)),cpu,gpu)
+
+.PHONY: app test lint cae device clean
+
+app: $(APP_STAMP)
+	$(BIN)/python -m streamlit run app/dashboard.py
+
+test: $(DEV_STAMP) lint
+	$(BIN)/python -m pytest
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+device: $(APP_STAMP)
+	$(BIN)/python -m app.main device
+
+clean:
+	rm -rf $(VENV)
+
+# A Debian python3 without python3-venv cannot bring pip into the environment by itself; the machine's own pip can.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; choose another with PYTHON=…" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; }
+
+# The two builds share the module `tensorflow`: the other one goes before this one comes.
+define install
+	@case "$(TF)" in cpu|gpu) ;; *) echo "TF: expected cpu or gpu, got $(TF)" >&2; exit 2;; esac
+	@if ls $(VENV)/.installed-*-$(OTHER) >/dev/null 2>&1; then $(BIN)/python -m pip uninstall -q -y tensorflow tensorflow-cpu; rm -f $(VENV)/.installed-*-$(OTHER); fi
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$(1)]'
+	@touch $@
+endef
+
+$(APP_STAMP): $(INPUTS) | $(BIN)/python
+	$(call install,$(TF)$(comma)samples)
+
+$(DEV_STAMP): $(INPUTS) | $(BIN)/python
+	$(call install,$(TF)$(comma)samples$(comma)dev)
+	@touch $(APP_STAMP)
+
+comma := ,

@@ -1,0 +1,1 @@
+"""The machine and TensorFlow's place on it. Knows no model and no page."""
