@@ -1,0 +1,93 @@
+"""Raw figures of one GPU → figures that can be trusted. Pure; used for NVML and nvidia-smi alike."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+from app.core.facts import Gpu
+from app.core.gpu_trouble import printable
+
+MAX_PLAUSIBLE_MIB = 2**26
+"""64 TiB: what is larger is an error code read as a number."""
+
+INTEGRATED = re.compile(r"\b(GB10|Orin|Xavier|Thor|Tegra\w*|Jetson|nvgpu|GA10B|GV11B|T(124|186|194|210|234|264))\b", re.IGNORECASE)
+"""Parts whose GPU shares the system's RAM: Tegra and Jetson chips by name, and the GB10 of DGX Spark. Grace Hopper and
+Grace Blackwell superchips are not among them: their GPU has memory of its own."""
+
+NO_MEMORY = "{gpu} does not report its free memory ({said}), so it cannot be compared with the threshold; --device gpu tries it anyway."
+ZERO_MEMORY = "{gpu} reports a memory of 0 MiB, which means unknown; --device gpu tries it anyway."
+FREE_ABOVE_TOTAL = "{gpu} reports {free} MiB free of {total} MiB; the free memory is taken as {total} MiB."
+SICK = "{gpu} answers '{said}' where its {what} should stand; it is left out. Look into dmesg for Xid messages, reset the GPU or reboot."
+
+_SICK_WORDS = re.compile(r"lost|unknown|err|unable|reset required|requires reset|fallen", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class RawMemory:
+    """Memory as a source said it, MiB; `None` where it said no number. `said` is the first non-numeric answer.
+
+    `unsupported`: the answer means "not supported here", the way unified-memory parts answer."""
+
+    total_mib: float | None
+    free_mib: float | None
+    used_mib: float | None = None
+    reserved_mib: float | None = None
+    said: str | None = None
+    unsupported: bool = False
+
+
+def describe(gpu: Gpu) -> str:
+    """How sentences name a GPU: index and name."""
+    return f"GPU {gpu.index} '{gpu.name}'"
+
+
+def clean_name(text: str | None, index: int) -> str:
+    """The name without bytes that are not text; a placeholder where nothing readable is left or an error stands in its place."""
+    if text is not None:
+        name = printable(text)
+        if re.search(r"[A-Za-z0-9]", name) and not name.startswith("[") and name.lower() not in _NOT_NAMES:
+            return name
+    return f"NVIDIA GPU {index} (name not readable)"
+
+
+_NOT_NAMES = frozenset({"n/a", "unknown", "err!", "unknown error", "gpu is lost", "not supported", "function not found", "?"})
+
+
+def settle_memory(gpu: Gpu, raw: RawMemory) -> tuple[Gpu, str | None]:
+    """`gpu` with trustworthy memory figures, and a sentence for the list of problems where they were not.
+
+    Totals below 1 MiB are unknown (some coherent-memory systems answer so), free above total is clamped, and only a
+    known integrated part that says "not supported" counts as unified memory.
+    """
+    total, free = _mib(raw.total_mib), _mib(raw.free_mib)
+    if raw.total_mib is not None and not raw.total_mib >= 1:
+        zero = ZERO_MEMORY.format(gpu=describe(gpu))
+        return replace(gpu, problem=gpu.problem or zero), zero
+    if raw.unsupported and free is None and INTEGRATED.search(gpu.name):
+        return replace(gpu, unified_memory=True), None
+    sentence: str | None = None
+    if free is None:
+        sentence = _unreadable(gpu, raw)
+        gpu = replace(gpu, problem=gpu.problem or sentence)
+    elif total is not None and free > total:
+        sentence = FREE_ABOVE_TOTAL.format(gpu=describe(gpu), free=free, total=total)
+        free = total
+    limit = total if total is not None else MAX_PLAUSIBLE_MIB
+    used, reserved = (value if value is not None and value <= limit else None for value in (_mib(raw.used_mib), _mib(raw.reserved_mib)))
+    return replace(gpu, total_mib=total, free_mib=free, used_mib=used, reserved_mib=reserved), sentence
+
+
+def _unreadable(gpu: Gpu, raw: RawMemory) -> str:
+    said = printable((raw.said or "no number").strip("[] \t"), 60) or "no number"
+    if _SICK_WORDS.search(said):
+        return SICK.format(gpu=describe(gpu), said=said, what="memory")
+    return NO_MEMORY.format(gpu=describe(gpu), said=said)
+
+
+def _mib(value: float | None) -> int | None:
+    """Whole MiB, rounded down: 2047.9 free is not 2048. `None` for what cannot be an amount of memory."""
+    if value is None or not math.isfinite(value) or not 0 <= value <= MAX_PLAUSIBLE_MIB:
+        return None
+    return int(value)
