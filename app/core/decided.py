@@ -1,0 +1,33 @@
+"""The profile before TensorFlow was asked: what is decided, nothing applied and nothing read back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from app.core.device_policy import Decision
+from app.core.facts import CpuFacts, GpuFacts
+from app.core.profile import HardwareProfile
+from app.core.tf_build import TensorFlowBuild
+from app.core.tf_settings import Setting, onednn_wanted
+
+
+def decided_profile(
+    decision: Decision, gpu: GpuFacts, cpu: CpuFacts, build: TensorFlowBuild, environ: Mapping[str, str] = os.environ
+) -> HardwareProfile:
+    """What the report and the path's label say before a run: the decision, the facts, and the user's variables that bear on it."""
+    usable = any(found.visible and found.mig != "parent" for found in gpu.gpus)
+    isa = environ.get("ONEDNN_MAX_CPU_ISA")
+    return HardwareProfile(
+        selected_device=decision.selected_device,
+        reason=decision.reason,
+        decision=decision,
+        gpu=decision.gpu,
+        gpu_facts=gpu,
+        cpu=cpu,
+        cuda_available=False if not usable or build.has_gpu is False else build.has_gpu,
+        settings=(Setting("ONEDNN_MAX_CPU_ISA", isa, "user"),) if isa else (),
+        onednn=onednn_wanted(environ.get("TF_ENABLE_ONEDNN_OPTS", "1")),
+        tensorflow_version=build.version,
+        warnings=(*decision.warnings, *gpu.problems, *cpu.problems),
+    )
