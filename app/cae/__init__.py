@@ -1,0 +1,1 @@
+"""The convolutional autoencoder: pictures, training, scoring, metrics. Knows no page."""

@@ -1,0 +1,235 @@
+"""Every option once: name, type, bounds, help. The command line, the form and the run folder are made from it.
+
+A field's `json_schema_extra` carries what a form needs beyond the type: `group` (the folded section it stands in) and `label`.
+The preset *Recommended* is recipe F with score R, *As documented* the network as it is usually described; both were
+measured on five real sets (docs/quality.md says what each constant does).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from app.core.errors import OptionError
+
+STRIDE_PRODUCT = 16
+"""Four stride-2 stages halve the picture four times: sizes must be multiples of 2**4."""
+
+DEFAULT_MIN_VRAM_MIB = 2048
+"""Free VRAM a GPU must have to be chosen; `app.core.tf_device` re-exports it under the same name."""
+
+
+def _option(default: Any, group: str, label: str, help_: str, **bounds: Any) -> Any:
+    return Field(default, description=help_, json_schema_extra={"group": group, "label": label}, **bounds)
+
+
+class CaeConfig(BaseModel):
+    """What a run is asked to do. Frozen; unknown options are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: str = _option("elpv-mono", "Data", "Data set", "elpv-mono, elpv-poly, synthetic, or a folder in a layout the README lists")
+    preset: Literal["recommended", "documented", "quick", "thorough"] = _option(
+        "recommended",
+        "Data",
+        "Preset",
+        "values of all options not given: recommended (recipe F, score R), documented (as usually described), "
+        "quick (recommended, few steps), thorough (recommended, three times the steps)",
+    )
+    image_size: int = _option(
+        128, "Data", "Image size", "side of the square the network sees, px; a multiple of 16", ge=64, le=512, multiple_of=16
+    )
+    channels: Literal["auto", "grey", "colour"] = _option(
+        "auto", "Data", "Channels", "auto keeps grey pictures as one channel, which makes SSIM and the outer layers a third of the work"
+    )
+    val_fraction: float = _option(
+        0.15, "Data", "Held-out share", "share of the good training pictures held out for early stopping and the threshold", ge=0.0, le=0.5
+    )
+    seed: int = _option(0, "Data", "Seed", "of the split, the weights, the masks and the order of pictures", ge=0, le=2**31 - 1)
+
+    latent_dim: int = _option(128, "Network", "Latent size", "units of the dense bottleneck", ge=2, le=1024)
+    base_filters: int = _option(32, "Network", "Filters", "channels of the first stage; each further stage doubles them", ge=4, le=128)
+    batchnorm_momentum: float = _option(
+        0.9, "Network", "BatchNorm momentum", "0.9 follows short runs; Keras' own 0.99 lags behind them", ge=0.0, lt=1.0
+    )
+
+    mask_ratio: float = _option(
+        0.25, "Masking", "Mask ratio", "share of patches hidden from the network while it trains; 0 is off", ge=0.0, le=0.9
+    )
+    mask_patch: int = _option(16, "Masking", "Patch size", "side of a masked patch, px; must divide the image size", ge=4, le=128)
+    masked_pictures: float = _option(
+        0.5,
+        "Masking",
+        "Masked pictures",
+        "share of pictures that are masked at all; a network that never sees an unmasked one scores them badly",
+        ge=0.0,
+        le=1.0,
+    )
+    mask_fill: Literal["mean", "zero"] = _option(
+        "mean", "Masking", "Mask fill", "what stands in a masked patch: the mean training picture, or 0"
+    )
+
+    standardise: Literal["picture", "none"] = _option(
+        "picture",
+        "Loss",
+        "Standardise",
+        "picture: clip(0.5 + (I - mean) / (8 (std + 0.01)), 0, 1) for each picture; none: raw values in 0..1",
+    )
+    ssim_weight: float = _option(0.5, "Loss", "SSIM weight a", "loss = a (1 - SSIM) + (1 - a) s MSE", ge=0.0, le=1.0)
+    mse_scale: float = _option(
+        20.0, "Loss", "MSE scale s", "brings MSE to the size of 1 - SSIM; with 1 it is under 2 % of the loss", gt=0.0, le=1000.0
+    )
+
+    epochs: int | None = _option(
+        None, "Training", "Epochs", "passes over the training pictures; not given: as many as `steps` needs", ge=1, le=10_000
+    )
+    steps: int = _option(1150, "Training", "Optimizer steps", "least number of steps when epochs are not given", ge=1, le=1_000_000)
+    batch_size: int = _option(16, "Training", "Batch size", "pictures a step; below 4 BatchNorm statistics are poor", ge=1, le=512)
+    learning_rate: float = _option(1e-3, "Training", "Learning rate", "of AdamW, at its highest", gt=0.0, le=1.0)
+    weight_decay: float = _option(
+        1e-4,
+        "Training",
+        "Weight decay",
+        "of AdamW; Keras multiplies it by the learning rate; biases and BatchNorm are left out",
+        ge=0.0,
+        le=1.0,
+    )
+    schedule: Literal["cosine", "constant"] = _option("cosine", "Training", "Schedule", "cosine: warm-up, then to 0 over the whole run")
+    warmup_fraction: float = _option(
+        0.05, "Training", "Warm-up share", "share of the steps over which the rate rises (cosine only)", ge=0.0, le=0.5
+    )
+    patience: int = _option(
+        0,
+        "Training",
+        "Patience",
+        "epochs without a better validation loss after which training stops; 0 never stops early. The best weights are kept either way",
+        ge=0,
+        le=10_000,
+    )
+    augment: Literal["none", "texture", "object"] = _option(
+        "none",
+        "Training",
+        "Augmentation",
+        "texture: flips and quarter turns; object: small shifts and brightness",
+    )
+    precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = _option(
+        "float32", "Training", "Precision", "of the hidden layers; output and loss stay float32. mixed_float16 is for GPUs"
+    )
+
+    error_map: Literal["absolute", "squared", "ssim", "mixed"] = _option(
+        "absolute", "Scoring", "Error map", "|x-x̂|, (x-x̂)², 1-SSIM, or b (1-SSIM) + (1-b) |x-x̂|; channel mean"
+    )
+    error_mix: float = _option(0.5, "Scoring", "Error mix b", "share of 1-SSIM in the mixed error map", ge=0.0, le=1.0)
+    smoothing_sigma: float = _option(
+        1.0, "Scoring", "Smoothing σ", "of the Gaussian over the error map, px at 128; scales with the image size", ge=0.0, le=16.0
+    )
+    calibration: Literal["pixel", "global", "none"] = _option(
+        "pixel", "Scoring", "Calibration", "z value against good pictures, per pixel (shrunk towards the global values), global, or none"
+    )
+    pooling: Literal["top", "max", "mean"] = _option(
+        "top", "Scoring", "Pooling", "how a map becomes an image score: mean of its largest pixels, maximum, or mean"
+    )
+    top_fraction: float = _option(0.01, "Scoring", "Top share", "share of pixels pooled by `top`", gt=0.0, le=1.0)
+    threshold_rule: Literal["quantile", "sigma"] = _option(
+        "quantile", "Scoring", "Threshold rule", "image threshold from the held-out good scores: a quantile, or mean + k σ"
+    )
+    threshold_quantile: float = _option(0.95, "Scoring", "Threshold quantile", "of the held-out good scores", gt=0.0, le=1.0)
+    threshold_sigma: float = _option(3.0, "Scoring", "Threshold k", "of mean + k σ", ge=0.0, le=20.0)
+
+    device: str = _option("auto", "Device", "Device", "auto, cpu, gpu, or one GPU by UUID or index")
+    min_vram_mib: int = _option(
+        DEFAULT_MIN_VRAM_MIB, "Device", "Free VRAM needed", "MiB a GPU must have free to be chosen", ge=0, le=1_048_576
+    )
+    intra_op_threads: int | None = _option(
+        None, "Device", "Intra-op threads", "threads inside one operation; not given: the usable cores", ge=1, le=1024
+    )
+    inter_op_threads: int | None = _option(
+        None,
+        "Device",
+        "Inter-op threads",
+        "operations run at once; not given: the usable cores (1 costs 10-20 % of this network's throughput on two cores)",
+        ge=1,
+        le=1024,
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _preset_fills_what_is_not_given(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        preset = PRESETS.get(values.get("preset", "recommended"), {})
+        return {**preset, **{name: value for name, value in values.items() if value is not None}}
+
+    @model_validator(mode="after")
+    def _patches_tile_the_picture(self) -> Self:
+        if self.mask_ratio > 0 and self.image_size % self.mask_patch:
+            raise ValueError(
+                f"mask_patch: expected a divisor of image_size {self.image_size}, got {self.mask_patch}. Choose 16, or set mask_ratio to 0."
+            )
+        return self
+
+    def epochs_for(self, train_pictures: int) -> int:
+        """Epochs this configuration means for `train_pictures` pictures: `epochs` if given, else enough for `steps`."""
+        if self.epochs is not None:
+            return self.epochs
+        return max(1, math.ceil(self.steps / self.steps_per_epoch(train_pictures)))
+
+    def steps_per_epoch(self, train_pictures: int) -> int:
+        return max(1, math.ceil(train_pictures / self.batch_size))
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "quick": {"steps": 150},
+    "thorough": {"steps": 3450},
+    "documented": {
+        "batchnorm_momentum": 0.99,
+        "masked_pictures": 1.0,
+        "mask_fill": "zero",
+        "standardise": "none",
+        "ssim_weight": 0.84,
+        "mse_scale": 1.0,
+        "epochs": 20,
+        "schedule": "constant",
+        "patience": 5,
+        "smoothing_sigma": 0.0,
+        "calibration": "none",
+        "top_fraction": 0.002,
+    },
+}
+"""What each preset changes against the fields' own defaults, which are the preset *recommended*."""
+
+
+def make_config(values: Mapping[str, Any]) -> CaeConfig:
+    """A checked configuration.
+
+    Raises:
+        OptionError: one sentence for the first option that does not fit, with what was expected and what came.
+    """
+    try:
+        return CaeConfig.model_validate(dict(values))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        raise OptionError(f"{name}: {message}, got {first['input']!r}." if name else message) from None
+
+
+def read_config(path: Path) -> CaeConfig:
+    """The configuration a run folder was made with.
+
+    Raises:
+        OptionError: the file is missing, is not JSON or does not hold a configuration.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise OptionError(f"{path.name}: expected the configuration of a run as JSON, got {error}.") from None
+    if not isinstance(values, dict):
+        raise OptionError(f"{path.name}: expected a JSON object, got {type(values).__name__}.")
+    return make_config(values)

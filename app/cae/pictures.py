@@ -1,0 +1,213 @@
+"""A data set's pictures and masks, decoded once into memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from app.cae.checks import LEAST_SIZE
+from app.cae.image_files import PictureError, read_header
+from app.cae.images import LOW_BYTES_NOTE, read_image
+from app.cae.masks import read_mask
+from app.cae.memory import free_mib
+from app.cae.tables import Dataset
+from app.core.errors import DataError
+
+ChannelChoice = Literal["auto", "grey", "colour"] | int
+
+SAMPLED = 32
+"""Training pictures looked at to tell grey from colour."""
+
+GREY_TOLERANCE = 2
+"""Largest difference between channels of a grey picture: JPEG rounds chroma by as much."""
+
+MEMORY_SHARE = 0.6
+"""Share of the free memory that pictures may take; training works on top of them."""
+
+NAMED = 5
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Pictures of a data set, one row each, of equal size. N pictures, H = W = size, C = 1 or 3."""
+
+    images: NDArray[np.uint8]
+    """(N, H, W, C)."""
+    rows: pd.DataFrame
+    """(N rows) the data set's table without pictures that could not be decoded; index 0..N-1."""
+    masks: NDArray[np.uint8]
+    """(N, H, W) 0/1."""
+    has_mask: NDArray[np.bool_]
+    """(N,) whether `masks` is known: a readable mask, or a good test picture of a set that has masks (then all zero)."""
+    original_sizes: NDArray[np.int64]
+    """(N, 2) width and height in px, viewing order."""
+    channels: int
+    full_scale: float | None
+    """White of pictures of more than 8 bits a sample; new pictures are read with it to be scored."""
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    cancelled: bool = False
+    """Reading was stopped; what had been read until then is here."""
+
+
+def load_pictures(
+    dataset: Dataset,
+    *,
+    size: int,
+    channels: ChannelChoice = "auto",
+    progress: Callable[[int, int], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    available_mib: float | None = None,
+) -> Pictures:
+    """Decodes every picture and mask.
+
+    Args:
+        dataset: what to read.
+        size: side of the square, px.
+        channels: 1 or "grey", 3 or "colour", or "auto" (`detect_channels`).
+        progress: called with (pictures done, pictures in all).
+        cancelled: asked before each picture; True stops.
+        available_mib: memory that is free, MiB; None asks the machine.
+
+    Raises:
+        DataError: the pictures would not fit into memory, or no training picture is left.
+    """
+    wanted = channels_wanted(dataset, channels)
+    refuse_too_large(dataset.name, len(dataset.table), size, wanted, available_mib)
+    reading = _Reading(dataset, size, wanted)
+    stopped = False
+    for place in range(len(dataset.table)):
+        stopped = cancelled is not None and cancelled()
+        if stopped:
+            break
+        reading.read(place)
+        if progress is not None:
+            progress(place + 1, len(dataset.table))
+    return reading.result(stopped)
+
+
+class _Reading:
+    """Arrays being filled."""
+
+    def __init__(self, dataset: Dataset, size: int, channels: int) -> None:
+        self.dataset, self.size, self.channels = dataset, size, channels
+        self.table = dataset.table.reset_index(drop=True)
+        count = len(self.table)
+        self.images = np.zeros((count, size, size, channels), np.uint8)
+        self.masks = np.zeros((count, size, size), np.uint8)
+        self.has_mask = np.zeros(count, np.bool_)
+        self.sizes = np.zeros((count, 2), np.int64)
+        self.kept: list[int] = []
+        self.problems: list[str] = []
+        self.low_bytes: list[str] = []
+        self.flat: list[str] = []
+        self.small: list[str] = []
+        self.masked_set = dataset.has_masks
+
+    def read(self, place: int) -> None:
+        path, label = str(self.table["path"].iloc[place]), int(self.table["label"].iloc[place])
+        shown = self.dataset.shown(path)
+        try:
+            read = read_image(path, channels=self.channels, size=self.size, full_scale=self.dataset.full_scale)
+        except PictureError as error:
+            self.problems.append(f"{shown}: {error.reason}; left out.")
+            return
+        self.kept.append(place)
+        self.images[place], self.sizes[place] = read.pixels, read.original_size
+        if label == 0:
+            # A good test picture's mask is known to be empty, if masks were drawn at all.
+            self.has_mask[place] = self.masked_set and self.table["split"].iloc[place] == "test"
+        else:
+            self.has_mask[place] = self._read_masks(place, path, shown)
+        self.low_bytes += [shown] if LOW_BYTES_NOTE in read.notes else []
+        self.flat += [shown] if int(read.pixels.min()) == int(read.pixels.max()) else []
+        self.small += [shown] if LEAST_SIZE <= min(read.original_size) < self.size else []
+
+    def _read_masks(self, place: int, path: str, shown: str) -> bool:
+        files: Sequence[str] = self.table["masks"].iloc[place]
+        if not files:
+            return False
+        mask = self.masks[place]
+        try:
+            header = read_header(Path(path))
+            for file in files:
+                mask |= read_mask(file, picture=header, size=self.size)
+        except PictureError as error:
+            mask[:] = 0
+            self.problems.append(f"{self.dataset.shown(str(error.path))}: {error.reason}; {shown} is left out of pixel metrics.")
+            return False
+        if not mask.any():
+            self.problems.append(f"{shown}: its mask marks nothing; left out of pixel metrics.")
+            return False
+        return True
+
+    def result(self, stopped: bool) -> Pictures:
+        rows = self.table.iloc[self.kept].reset_index(drop=True)
+        if not stopped and not (rows["split"] == "train").any():
+            first = self.problems[0] if self.problems else "none was found."
+            raise DataError(f"{self.dataset.name}: no training picture can be read. The first: {first}")
+        if self.flat:
+            self.problems.append(f"One flat colour: {_several(self.flat)}.")
+        if self.small:
+            self.problems.append(f"There are images smaller than the model size of {self.size} px, enlarged: {_several(self.small)}.")
+        notes = (f"{_several(self.low_bytes)}: {LOW_BYTES_NOTE}.",) if self.low_bytes else ()
+        # Picking by number copies: only where something was left out.
+        kept: slice | list[int] = slice(None) if len(rows) == len(self.table) else self.kept
+        return Pictures(
+            self.images[kept],
+            rows,
+            self.masks[kept],
+            self.has_mask[kept],
+            self.sizes[kept],
+            self.channels,
+            self.dataset.full_scale,
+            tuple(self.problems),
+            notes,
+            stopped,
+        )
+
+
+def channels_wanted(dataset: Dataset, channels: ChannelChoice) -> int:
+    """1 or 3."""
+    if channels == "auto":
+        return detect_channels(dataset)
+    return {"grey": 1, "colour": 3}[channels] if isinstance(channels, str) else channels
+
+
+def detect_channels(dataset: Dataset) -> int:
+    """1 when all of up to `SAMPLED` training pictures, spread evenly, are grey whatever their file says; else 3."""
+    table = dataset.table
+    paths: Sequence[str] = table.loc[table["split"] == "train", "path"].tolist()
+    places: list[int] = sorted({round(place) for place in np.linspace(0, len(paths) - 1, min(SAMPLED, len(paths)))})
+    for place in places:
+        try:
+            pixels = read_image(paths[place], channels=3, size=None, full_scale=dataset.full_scale).pixels
+        except PictureError:
+            continue
+        if np.ptp(pixels.astype(np.int16), axis=2).max() > GREY_TOLERANCE:
+            return 3
+    return 1
+
+
+def refuse_too_large(name: str, count: int, size: int, channels: int, available_mib: float | None = None) -> None:
+    """Raises DataError when `count` pictures of `size` px with masks need more than `MEMORY_SHARE` of what is free."""
+    needed = count * size * size * (channels + 1) / _MIB
+    free = free_mib() if available_mib is None else available_mib
+    if needed > MEMORY_SHARE * free:
+        raise DataError(
+            f"{name}: {count} pictures of {size} px with {channels} channels need {needed:.0f} MiB, expected at most "
+            f"{MEMORY_SHARE:.0%} of the {free:.0f} MiB that are free. Choose a smaller image size, grey, or fewer pictures."
+        )
+
+
+def _several(names: Sequence[str]) -> str:
+    more = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
