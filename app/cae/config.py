@@ -33,7 +33,7 @@ class CaeConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    data: str = _option("elpv-mono", "Data", "Data set", "elpv-mono, elpv-poly, synthetic, or a folder in a layout the README lists")
+    data: str = _option("elpv-mono", "Data", "Data set", "elpv-mono, elpv-poly, synthetic, or a folder in a layout that docs/data.md lists")
     preset: Literal["recommended", "documented", "quick", "thorough"] = _option(
         "recommended",
         "Data",

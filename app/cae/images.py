@@ -1,4 +1,4 @@
-"""Any picture file to a uint8 array by one set of rules, which the README repeats.
+"""Any picture file to a uint8 array by one set of rules, which docs/data.md repeats.
 
 * Opening and orientation: `app.cae.image_files`. Of several frames the first counts.
 * More than 8 bits a sample (16-bit PNG and TIFF, 32-bit integers, floats): scaled by the depth the values really use, never clipped to

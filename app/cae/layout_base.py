@@ -14,7 +14,7 @@ from app.cae.masks import part_siblings, read_mask
 
 EXPECTED = (
     "expected train/good and test/ (test/good, test/<defect>, optionally ground_truth/<defect>), "
-    "another layout that the README lists, or a folder of good pictures"
+    "another layout that docs/data.md lists, or a folder of good pictures"
 )
 TRAIN_SHARE = 0.8
 

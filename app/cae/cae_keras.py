@@ -1,0 +1,272 @@
+"""The autoencoder in Keras: layers, loss, optimizer, training, saving.
+
+TensorFlow is imported inside functions only, through `_require_tf`. A process that wants a say in devices and threads calls
+`app.core.tf_device.configure_tensorflow` first.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cae.cae_fit import Session, Trained, first_line
+from app.cae.config import STRIDE_PRODUCT, CaeConfig
+from app.cae.error_maps import SSIM_C1, SSIM_C2, SSIM_SIGMA, SSIM_WINDOW
+from app.cae.reporting import Reporter, SilentReporter
+from app.cae.training import Floats
+from app.core.errors import DataError, DeviceError, OptionError
+
+KERNEL = 4
+"""Side of every convolution kernel, px: a multiple of the stride, so that transposed convolutions leave no checkerboard."""
+
+STAGES = (1, 2, 4, 8)
+"""Filters of the four stages as multiples of `base_filters`: 32-64-128-256."""
+
+GLOBAL_CLIPNORM = 10.0
+"""Longest gradient, all weights together. The gradient of SSIM has a spike wherever a window is nearly flat; one such batch must not throw
+the network off. Ordinary steps, of length 0.2 to 1.5 with recipe F on elpv-mono and synthetic pictures, are left as they are."""
+
+_NO_TENSORFLOW = "TensorFlow is not installed, expected one of the extras cpu and gpu. Install it: pip install 'twopath[cpu]'."
+_OTHER_BACKEND = "KERAS_BACKEND is set to {backend!r}, expected tensorflow or no value. Unset it and start again."
+_BAD_SIZE = "image_size: expected a multiple of {multiple} (four stages of stride 2), got {size}. Choose {below} or {above}."
+_SMALLER_THAN_WINDOW = "image_size: expected at least {window} px, the window of SSIM, got {size}. Choose 64 or more."
+_FP16_ON_CPU = "precision: mixed_float16 needs a GPU; this run computes in float32."
+_BAD_MODEL = "{path}: expected a model saved by this program (.keras), got {cause}."
+
+
+def _require_tf() -> tuple[Any, Any]:
+    """(tensorflow, keras). Raises DeviceError when they cannot be used together."""
+    try:
+        import tensorflow as tf
+    except ImportError:
+        raise DeviceError(_NO_TENSORFLOW) from None
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise DeviceError(_OTHER_BACKEND.format(backend=keras.backend.backend()))
+    return tf, keras
+
+
+def held_to(device: str) -> AbstractContextManager[Any]:
+    """Keeps what is created and run inside on the CPU when `device` (`HardwareProfile.tf_device_string`) says so.
+
+    Needed where a GPU failed after TensorFlow had taken it up: it is still listed, and TensorFlow would still prefer it. The GPU path needs
+    no such hold, and would only force operations onto the GPU that have no kernel there.
+    """
+    if "CPU" not in device.upper():
+        return nullcontext()
+    tf, _ = _require_tf()
+    hold: AbstractContextManager[Any] = tf.device(device)
+    return hold
+
+
+def build_cae(config: CaeConfig, *, channels: int) -> Any:
+    """The autoencoder as a plain functional `keras.Model`, (N, S, S, C) in 0..1 to the same; float32 in and out whatever the precision.
+
+    Encoder: four [Conv2D 4×4 stride 2, no bias · BatchNorm · ELU], flattened into a dense latent of `latent_dim`; decoder: a dense layer
+    back to the last feature map and the mirror image with Conv2DTranspose, ending in `channels` and a sigmoid.
+
+    Raises:
+        OptionError: the image size does not survive four halvings, or is smaller than the window of SSIM.
+    """
+    _check_size(config.image_size)
+    _, keras = _require_tf()
+    layers = keras.layers
+    policy = config.precision  # by name: a policy object would keep the model from being saved
+    filters = [config.base_filters * multiple for multiple in STAGES]
+
+    def stage(x: Any, kind: Any, width: int, name: str) -> Any:
+        x = kind(width, KERNEL, strides=2, padding="same", use_bias=False, dtype=policy, name=f"{name}_conv")(x)
+        x = layers.BatchNormalization(momentum=config.batchnorm_momentum, dtype=policy, name=f"{name}_norm")(x)
+        return layers.ELU(dtype=policy, name=f"{name}_elu")(x)
+
+    picture = x = keras.Input((config.image_size, config.image_size, channels), dtype="float32", name="picture")
+    for number, width in enumerate(filters, start=1):
+        x = stage(x, layers.Conv2D, width, f"encoder_{number}")
+    feature_map = x.shape[1:]
+    x = layers.Flatten(dtype=policy, name="flatten")(x)
+    x = layers.Dense(config.latent_dim, dtype=policy, name="latent")(x)
+    x = layers.Dense(math.prod(feature_map), dtype=policy, name="unlatent")(x)
+    x = layers.Reshape(feature_map, dtype=policy, name="unflatten")(x)
+    for number, width in enumerate(reversed(filters[:-1]), start=1):
+        x = stage(x, layers.Conv2DTranspose, width, f"decoder_{number}")
+    x = layers.Conv2DTranspose(channels, KERNEL, strides=2, padding="same", dtype=policy, name="decoder_4_conv")(x)
+    x = layers.Activation("sigmoid", dtype="float32", name="reconstruction")(x)
+    return keras.Model(picture, x, name="cae")
+
+
+def _check_size(size: int) -> None:
+    if size < SSIM_WINDOW:
+        raise OptionError(_SMALLER_THAN_WINDOW.format(window=SSIM_WINDOW, size=size))
+    if size % STRIDE_PRODUCT:
+        below = max(64, size // STRIDE_PRODUCT * STRIDE_PRODUCT)
+        above = max(64, math.ceil(size / STRIDE_PRODUCT) * STRIDE_PRODUCT)
+        raise OptionError(_BAD_SIZE.format(multiple=STRIDE_PRODUCT, size=size, below=below, above=above))
+
+
+def ssim(target: Any, output: Any) -> Any:
+    """SSIM of each picture, (N,), as `tf.image.ssim(target, output, max_val=1)` gives it within rounding, forward and backward.
+
+    The Gaussian window is separable: two one-dimensional depthwise convolutions in place of an 11×11 one, the four moments stacked into
+    one call. Measured on two cores: 12 ms in place of 54 ms for 16 grey pictures of 128 px, backward included.
+    """
+    tf, _ = _require_tf()
+    offsets = np.arange(SSIM_WINDOW) - SSIM_WINDOW // 2
+    window = np.exp(-(offsets**2) / (2 * SSIM_SIGMA**2))
+    window = (window / window.sum()).astype(np.float32)
+    moments = tf.concat([target, output, tf.square(target) + tf.square(output), target * output], axis=-1)
+    for shape in ((SSIM_WINDOW, 1, 1, 1), (1, SSIM_WINDOW, 1, 1)):
+        kernel = np.tile(window.reshape(shape), (1, 1, moments.shape[-1], 1))
+        moments = tf.nn.depthwise_conv2d(moments, kernel, strides=(1, 1, 1, 1), padding="VALID")
+    mean_t, mean_o, squares, product = tf.split(moments, 4, axis=-1)
+    cross, both = mean_t * mean_o, tf.square(mean_t) + tf.square(mean_o)
+    luminance = (2 * cross + SSIM_C1) / (both + SSIM_C1)
+    structure = (2 * (product - cross) + SSIM_C2) / (squares - both + SSIM_C2)
+    return tf.reduce_mean(luminance * structure, axis=(1, 2, 3))
+
+
+def _trainer(model: Any, config: CaeConfig) -> Any:
+    """`model` with loss a (1 - SSIM) + (1 - a) s MSE: same layers and weights, wrapped so that the saved model stays plain."""
+    tf, keras = _require_tf()
+
+    class CaeTrainer(keras.Model):  # type: ignore[misc, name-defined]
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.parts = [keras.metrics.Mean(name="ssim_loss"), keras.metrics.Mean(name="mse")]
+
+        def compute_loss(self, x: Any = None, y: Any = None, y_pred: Any = None, *_: Any, **__: Any) -> Any:
+            del x
+            target, output = tf.cast(y, tf.float32), tf.cast(y_pred, tf.float32)
+            mse = tf.reduce_mean(tf.square(target - output), axis=(1, 2, 3))
+            dissimilarity = 1.0 - ssim(target, output)
+            for tracker, values in zip(self.parts, (dissimilarity, mse), strict=True):
+                tracker.update_state(values)
+            each = config.ssim_weight * dissimilarity + (1.0 - config.ssim_weight) * config.mse_scale * mse
+            return tf.reduce_mean(each)
+
+    return CaeTrainer(model.inputs, model.outputs, name="cae_trainer")
+
+
+def _optimizer(config: CaeConfig, total_steps: int) -> Any:
+    """AdamW with Keras' meaning of weight decay (times the learning rate); biases and BatchNorm's γ and β are left out of it.
+
+    The update is TensorFlow's fused Adam kernel: the same formula as `keras.optimizers.AdamW`, which spreads it over a dozen operations
+    each of which passes over all weights. Measured on two cores: 6 % of a whole training step.
+    """
+    tf, keras = _require_tf()
+
+    class FusedAdamW(keras.optimizers.AdamW):  # type: ignore[misc, name-defined]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            place = self._get_variable_index(variable)
+            step = tf.cast(self.iterations + 1, variable.dtype)
+            tf.raw_ops.ResourceApplyAdam(
+                var=variable.handle,
+                m=self._momentums[place].value.handle,
+                v=self._velocities[place].value.handle,
+                beta1_power=tf.pow(tf.cast(self.beta_1, variable.dtype), step),
+                beta2_power=tf.pow(tf.cast(self.beta_2, variable.dtype), step),
+                lr=tf.cast(learning_rate, variable.dtype),
+                beta1=self.beta_1,
+                beta2=self.beta_2,
+                epsilon=self.epsilon,
+                grad=tf.cast(gradient, variable.dtype),
+            )
+
+    optimizer = FusedAdamW(_learning_rate(config, total_steps), weight_decay=config.weight_decay, global_clipnorm=GLOBAL_CLIPNORM)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
+    return keras.optimizers.LossScaleOptimizer(optimizer) if config.precision == "mixed_float16" else optimizer
+
+
+def _learning_rate(config: CaeConfig, total_steps: int) -> Any:
+    _, keras = _require_tf()
+    if config.schedule == "constant":
+        return config.learning_rate
+    warmup = round(config.warmup_fraction * total_steps)
+    if not warmup:
+        return keras.optimizers.schedules.CosineDecay(config.learning_rate, total_steps)
+    return keras.optimizers.schedules.CosineDecay(
+        0.0, max(1, total_steps - warmup), warmup_target=config.learning_rate, warmup_steps=warmup
+    )
+
+
+def train_cae(
+    config: CaeConfig,
+    train: NDArray[np.uint8],
+    held_out: NDArray[np.uint8],
+    *,
+    reporter: Reporter | None = None,
+    backup_dir: Path | None = None,
+) -> Trained:
+    """Trains on good pictures; the epoch with the lowest loss on held-out good pictures gives the weights.
+
+    Args:
+        config: what to do.
+        train: (N, S, S, C) good pictures.
+        held_out: (M, S, S, C) other good pictures, M ≥ 0; without any, the training loss chooses.
+        reporter: told of phases, epochs and warnings, and asked for cancel at every batch.
+        backup_dir: where the state of the last whole epoch is kept, and taken from when there is one of the same configuration. The caller
+            removes it (`app.cae.backup.remove_backup`) when the results are safe.
+
+    Raises:
+        OptionError: see `build_cae`.
+        DataError: there is no picture to train on.
+        TrainingError: the loss was never finite, memory does not suffice for a batch of 1, or TensorFlow failed.
+    """
+    told = reporter or SilentReporter()
+    if not len(train):
+        raise DataError("train: expected at least one good training picture, got none.")
+    tf, keras = _require_tf()
+    if not tf.config.list_logical_devices("GPU"):
+        tf.config.experimental.enable_op_determinism()  # costs nothing on the CPU; on a GPU it would be several times slower
+        if config.precision == "mixed_float16":
+            told.warning(_FP16_ON_CPU)
+            config = config.model_copy(update={"precision": "float32"})
+
+    def make(attempt: CaeConfig, total_steps: int) -> tuple[Any, Any]:
+        model = build_cae(attempt, channels=train.shape[-1])
+        trainer = _trainer(model, attempt)
+        trainer.compile(optimizer=_optimizer(attempt, total_steps), jit_compile=False)  # XLA: several times slower on CPUs
+        trainer.optimizer.build(trainer.trainable_variables)
+        return model, trainer
+
+    return Session(tf, keras, make, config, train, held_out, told, backup_dir).train_until_it_fits()
+
+
+def reconstructor(model: Any) -> Any:
+    """float32 (N, S, S, C) in 0..1 → the same, as NumPy arrays; any N, traced once."""
+    tf, _ = _require_tf()
+
+    @tf.function(input_signature=[tf.TensorSpec((None, *model.input_shape[1:]), tf.float32)])  # type: ignore[untyped-decorator]
+    def forward(pictures: Any) -> Any:
+        return model(pictures, training=False)
+
+    def reconstruct(pictures: Floats) -> Floats:
+        result: Floats = forward(tf.convert_to_tensor(pictures)).numpy()
+        return result
+
+    return reconstruct
+
+
+def save_model(model: Any, path: Path) -> None:
+    """Writes `model` as a whole `.keras` file: plain layers, no loss, no code of ours, loadable with Keras' safe mode."""
+    part = path.with_name(f".{path.stem}.part.keras")
+    model.save(part)
+    part.replace(path)
+
+
+def load_model(path: Path) -> Any:
+    """The model saved at `path`, in Keras' safe mode: nothing in the file is executed.
+
+    Raises:
+        DataError: the file is missing, is no Keras model, or asks for code.
+    """
+    _, keras = _require_tf()
+    try:
+        return keras.saving.load_model(path, compile=False, safe_mode=True)
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DataError(_BAD_MODEL.format(path=path, cause=first_line(error))) from None

@@ -1,0 +1,77 @@
+"""What a run tells while it goes on, and the one thing it asks: whether to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from app.core.tf_device import HardwareProfile
+
+Phase = Literal["reading", "training", "scoring", "writing"]
+
+Row = dict[str, float | int]
+"""One epoch, as it stands in history.csv. A figure that is not known is left out, never 0."""
+
+HISTORY_COLUMNS = (
+    "epoch",
+    "step",
+    "seconds",
+    "loss",
+    "val_loss",
+    "ssim_loss",
+    "mse",
+    "val_ssim_loss",
+    "val_mse",
+    "images_per_s",
+    "learning_rate",
+    "memory_mib",
+    "gpu_memory_mib",
+)
+"""Columns of history.csv, in order. `epoch` counts from 1; `step` optimizer steps from the start of training; `seconds` wall time since
+then, validation included; `loss` = a (1 - SSIM) + (1 - a) s MSE, of masked and (`val_…`) of unmasked held-out pictures, `ssim_loss` being
+its 1 - SSIM; `images_per_s` training pictures a second, warm-up and validation left out; `memory_mib` resident memory of the process."""
+
+
+class Reporter(Protocol):
+    """Receives what a run tells. Called from the thread that trains; must return quickly and not raise."""
+
+    def phase(self, name: Phase, done: int, total: int) -> None:
+        """`done` of `total` pictures (reading, scoring) or optimizer steps (training)."""
+
+    def profile(self, profile: HardwareProfile) -> None:
+        """The path taken, once TensorFlow is configured."""
+
+    def dataset(self, summary: Mapping[str, Any]) -> None:
+        """What was found and read; the keys are those of `cae_pipeline.dataset_summary`."""
+
+    def epoch(self, row: Row) -> None:
+        """An epoch is over."""
+
+    def warning(self, sentence: str) -> None:
+        """Something the user should know."""
+
+    def cancelled(self) -> bool:
+        """Whether the run is to stop; asked at every batch."""
+
+
+class SilentReporter:
+    """Tells nobody and never stops. Base for reporters that care for a part only."""
+
+    def phase(self, name: Phase, done: int, total: int) -> None:
+        del name, done, total
+
+    def profile(self, profile: HardwareProfile) -> None:
+        del profile
+
+    def dataset(self, summary: Mapping[str, Any]) -> None:
+        del summary
+
+    def epoch(self, row: Row) -> None:
+        del row
+
+    def warning(self, sentence: str) -> None:
+        del sentence
+
+    def cancelled(self) -> bool:
+        return False

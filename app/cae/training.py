@@ -1,0 +1,266 @@
+"""What training needs that is not TensorFlow: the input of a batch, the clock, the record of epochs. NumPy only.
+
+Everything drawn at random is a function of (seed, epoch, batch), so that a resumed run sees what an uninterrupted one would have seen.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.cae.config import CaeConfig
+from app.cae.reporting import Reporter, Row
+
+Floats = NDArray[np.float32]
+Weights = list[NDArray[np.generic]]
+
+WARMUP_STEPS = 5
+"""First optimizer steps of a process, left out of every throughput: they trace, plan memory and fill caches."""
+
+STANDARD_SPREAD = 8.0
+"""Standard deviations of a picture that the range 0..1 spans (recipe F): ±4 σ around the mean."""
+
+STANDARD_FLOOR = 0.01
+"""Added to the standard deviation: a constant picture becomes 0.5 everywhere instead of a division by zero."""
+
+OBJECT_SHIFT = 0.03
+"""Largest shift of the augmentation `object`, as a share of the side."""
+
+OBJECT_BRIGHTNESS = 0.05
+"""Largest change of level of the augmentation `object`, on the scale 0..1."""
+
+
+def standardise(images: NDArray[np.uint8], mode: str) -> Floats:
+    """The network's input.
+
+    Args:
+        images: (N, H, W, C), 0..255.
+        mode: "picture" for clip(0.5 + (I - mean) / (8 (std + 0.01)), 0, 1) with one mean and one standard deviation a picture (all channels
+            together, so that colours keep their relation), I being in 0..1; "none" for I.
+
+    Returns:
+        float32 (N, H, W, C) in 0..1.
+    """
+    pixels = images.astype(np.float32)
+    pixels /= 255.0
+    if mode == "none":
+        return pixels
+    mean = pixels.mean(axis=(1, 2, 3), keepdims=True)
+    std = pixels.std(axis=(1, 2, 3), keepdims=True)
+    pixels -= mean
+    pixels /= STANDARD_SPREAD * (std + STANDARD_FLOOR)
+    pixels += 0.5
+    return np.clip(pixels, 0.0, 1.0, out=pixels)
+
+
+def patch_mask(count: int, size: int, patch: int, ratio: float, random: np.random.Generator) -> NDArray[np.bool_]:
+    """Masked pixels: exactly round(ratio × patches) patches of each picture, drawn without replacement.
+
+    Returns:
+        bool (count, size, size, 1), True where hidden.
+    """
+    side = size // patch
+    hidden = round(ratio * side * side)
+    order = random.random((count, side * side)).argsort(axis=1)
+    grid: NDArray[np.bool_] = (order < hidden).reshape(count, side, side)
+    return grid.repeat(patch, axis=1).repeat(patch, axis=2)[..., None]
+
+
+def augmented(batch: Floats, kind: str, random: np.random.Generator) -> Floats:
+    """`batch` (N, H, W, C), each picture changed in its own way.
+
+    "texture": flips and quarter turns, for surfaces that have no up. "object": shifts of up to 3 % with the edge repeated, and a change
+    of level of up to 0.05, for parts that lie a little differently each time.
+    """
+    if kind == "none":
+        return batch
+    change = _turned if kind == "texture" else _shifted
+    return np.stack([change(picture, random) for picture in batch])
+
+
+def _turned(picture: Floats, random: np.random.Generator) -> Floats:
+    picture = np.rot90(picture, int(random.integers(4)))
+    return picture[:, ::-1] if random.integers(2) else picture
+
+
+def _shifted(picture: Floats, random: np.random.Generator) -> Floats:
+    size = picture.shape[0]
+    most = max(1, round(OBJECT_SHIFT * size))
+    down, right = random.integers(-most, most + 1, size=2)
+    padded = np.pad(picture, ((most, most), (most, most), (0, 0)), mode="edge")
+    moved: Floats = padded[most + down : most + down + size, most + right : most + right + size].copy()
+    moved += np.float32(random.uniform(-OBJECT_BRIGHTNESS, OBJECT_BRIGHTNESS))
+    return np.clip(moved, 0.0, 1.0, out=moved)
+
+
+def in_batches(count: int, size: int) -> Iterator[slice]:
+    """Slices of `size` over `count` items; the last may be shorter."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def mean_picture(images: NDArray[np.uint8], mode: str) -> Floats:
+    """(H, W, C) mean of the standardised pictures, without holding all of them as floats."""
+    total = np.zeros(images.shape[1:], np.float64)
+    for part in in_batches(len(images), 64):
+        total += standardise(images[part], mode).sum(axis=0, dtype=np.float64)
+    return (total / len(images)).astype(np.float32)
+
+
+@dataclass
+class TrainingBatches:
+    """Masked input and clean target of any batch of any epoch. Pictures stay uint8 in memory; a batch is made when it is asked for."""
+
+    images: NDArray[np.uint8]
+    """(N, H, W, C)."""
+    config: CaeConfig
+    fill: Floats = field(init=False)
+    """What stands in a masked patch, (H, W, C)."""
+    _drawn: tuple[int, NDArray[np.intp], NDArray[np.bool_]] | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.config.mask_fill == "mean":
+            self.fill = mean_picture(self.images, self.config.standardise)
+        else:
+            self.fill = np.zeros(self.images.shape[1:], np.float32)
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return self.config.steps_per_epoch(len(self.images))
+
+    def batch(self, epoch: int, index: int) -> tuple[Floats, Floats]:
+        """(input, target) of batch `index` of `epoch`, both (B, H, W, C) float32 in 0..1; the last batch may be shorter."""
+        order, masked = self._order(epoch)
+        part = slice(index * self.config.batch_size, (index + 1) * self.config.batch_size)
+        random = np.random.default_rng((self.config.seed, epoch, index))
+        target = standardise(self.images[order[part]], self.config.standardise)
+        target = augmented(target, self.config.augment, random)
+        if self.config.mask_ratio == 0 or not masked[part].any():
+            return target, target
+        hidden = patch_mask(len(target), target.shape[1], self.config.mask_patch, self.config.mask_ratio, random)
+        hidden &= masked[part][:, None, None, None]
+        return np.where(hidden, self.fill, target), target
+
+    def _order(self, epoch: int) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
+        """The pictures in the order of `epoch`, and which of them are masked: exactly round(share × N), drawn anew each epoch."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            count = len(self.images)
+            random = np.random.default_rng((self.config.seed, epoch))
+            order = random.permutation(count)
+            masked = random.permutation(count) < round(self.config.masked_pictures * count)
+            self._drawn = (epoch, order, masked)
+        return self._drawn[1], self._drawn[2]
+
+
+@dataclass
+class Throughput:
+    """Pictures a second, the first `warmup` steps left out."""
+
+    warmup: int = 1
+    clock: Callable[[], float] = time.perf_counter
+    pictures: int = 0
+    seconds: float = 0.0
+    _seen: int = 0
+    _since: float | None = None
+
+    def start(self) -> None:
+        """Time counts from here; call again after a pause that is not to count."""
+        self._since = self.clock()
+
+    def step(self, pictures: int) -> None:
+        """A step of `pictures` is over."""
+        now = self.clock()
+        self._seen += 1
+        if self._seen > self.warmup and self._since is not None:
+            self.pictures += pictures
+            self.seconds += now - self._since
+        self._since = now
+
+    @property
+    def images_per_s(self) -> float | None:
+        """None when nothing but warm-up was seen."""
+        return self.pictures / self.seconds if self.seconds > 0 else None
+
+
+def warmup_steps(total_steps: int) -> int:
+    """Steps left out of the throughput: the first five, or only the first where training has fewer than twenty."""
+    return WARMUP_STEPS if total_steps >= 4 * WARMUP_STEPS else 1
+
+
+class StopTraining(Exception):  # noqa: N818 - a signal, like StopIteration
+    """Ends training at once; `reason` says why."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+CANCELLED = "cancelled"
+NOT_FINITE = "not finite"
+
+
+@dataclass
+class Monitor:
+    """Watches training: asks for cancel, stops on NaN, keeps the record and the best weights.
+
+    The best epoch is the one with the lowest validation loss, or the lowest training loss where nothing is held out.
+    """
+
+    reporter: Reporter
+    patience: int
+    total_steps: int
+    throughput: Throughput
+    rows: list[Row] = field(default_factory=list)
+    best_epoch: int | None = None
+    best_loss: float = math.inf
+    best_weights: Weights | None = None
+    seconds_before: float = 0.0
+    """Wall time of the part of training before a resume."""
+    steps: int = 0
+    _started: float = field(default_factory=time.perf_counter)
+    _epoch_before: tuple[int, float] = (0, 0.0)
+
+    def epoch_begin(self) -> None:
+        self._epoch_before = (self.throughput.pictures, self.throughput.seconds)
+        self.throughput.start()
+
+    def batch_end(self, loss: float, pictures: int) -> None:
+        """Raises StopTraining when the loss is not finite or the run is cancelled."""
+        self.throughput.step(pictures)
+        self.steps += 1
+        self.reporter.phase("training", self.steps, self.total_steps)
+        if not math.isfinite(loss):
+            raise StopTraining(NOT_FINITE)
+        if self.reporter.cancelled():
+            raise StopTraining(CANCELLED)
+
+    def epoch_end(self, epoch: int, figures: Row, weights: Callable[[], Weights]) -> None:
+        """Records epoch `epoch` (from 1).
+
+        Raises:
+            StopTraining: the loss or the validation loss is not finite. Such an epoch is neither recorded nor kept.
+        """
+        watched = figures.get("val_loss", figures["loss"])
+        if not (math.isfinite(watched) and math.isfinite(figures["loss"])):
+            raise StopTraining(NOT_FINITE)
+        if watched < self.best_loss:
+            self.best_epoch, self.best_loss, self.best_weights = epoch, watched, weights()
+        row: Row = {"epoch": epoch, "step": self.steps, "seconds": self.seconds, **figures}
+        pictures, seconds = self._epoch_before
+        if self.throughput.seconds > seconds:
+            row["images_per_s"] = (self.throughput.pictures - pictures) / (self.throughput.seconds - seconds)
+        self.rows.append(row)
+        self.reporter.epoch(row)
+
+    def patience_is_out(self) -> bool:
+        """Whether `patience` epochs have gone by without a better one; 0 is endless patience."""
+        return bool(self.patience) and self.best_epoch is not None and len(self.rows) - self.best_epoch >= self.patience
+
+    @property
+    def seconds(self) -> float:
+        """Wall time since training began, s."""
+        return self.seconds_before + time.perf_counter() - self._started
