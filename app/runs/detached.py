@@ -1,0 +1,30 @@
+"""Starting `python -m app.main …` as a process that goes on whatever becomes of this one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import app
+
+
+def start_detached(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start `command` in a session of its own, its output appended to `log`: no Ctrl-C of our terminal and no hang-up reaches it.
+
+    Raises:
+        OSError: the program or the log cannot be opened.
+    """
+    assert app.__file__ is not None
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            list(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            # `python -m` finds packages in the current folder first: it must be the one that holds this very package.
+            cwd=Path(app.__file__).resolve().parents[1],
+            env={"PYTHONUNBUFFERED": "1", **os.environ},
+        )
