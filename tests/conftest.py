@@ -32,3 +32,8 @@ def python() -> str:
 @pytest.fixture
 def root() -> Path:
     return ROOT
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that import TensorFlow into this process come last: the others check that this process has none."""
+    items.sort(key=lambda item: item.get_closest_marker("tensorflow_in_this_process") is not None)

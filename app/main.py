@@ -1,0 +1,161 @@
+"""The command line: `python -m app.main device | cae | bench | runs`.
+
+Exit status 0 when the command did its job, 2 for bad options, 1 for a run or a device that failed. What went wrong is one
+sentence on stderr, never a traceback. With `--json`, standard output holds one JSON object and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from app.cae.config import make_config
+from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
+from app.core.errors import AppError, DeviceError, OptionError
+from app.options import OneSentenceParser, add_config_options, config_values
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    try:
+        args = _parser().parse_args(arguments)
+        return int(args.command(args))
+    except AppError as error:
+        print(error, file=sys.stderr)
+        return error.exit_status
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        return 1
+    except BrokenPipeError:
+        # The reader of our output went away (`… | head`): nothing is wrong, and Python must not complain at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = OneSentenceParser(prog="python -m app.main", description=__doc__.splitlines()[0] if __doc__ else None)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="device|cae|bench|runs", parser_class=OneSentenceParser)
+    _add_device(commands)
+    _add_cae(commands)
+    from app.runs.cli import add_runs_parser, run_command
+
+    add_runs_parser(commands).set_defaults(command=run_command)
+    from app.runs.bench_cli import add_bench_parser, bench_command
+
+    add_bench_parser(commands).set_defaults(command=bench_command)
+    return parser
+
+
+def _add_device(commands: Any) -> None:
+    device = commands.add_parser("device", help="which path TensorFlow would take here, and why; imports no TensorFlow")
+    device.add_argument(
+        "--min-vram-mib", default=str(DEFAULT_MIN_VRAM_MIB), metavar="N", help="free VRAM needed, MiB (default: %(default)s)"
+    )
+    device.add_argument(
+        "--device", default="auto", metavar="auto|cpu|gpu|UUID|INDEX", help="force a path or one GPU (default: %(default)s)"
+    )
+    device.add_argument("--verify", action="store_true", help="configure TensorFlow and read back what it really uses")
+    device.add_argument("--json", action="store_true", help="print one JSON object")
+    device.add_argument(
+        "--save", type=Path, default=None, metavar="FILE", help="with --verify: also write the JSON object to FILE, whole or not at all"
+    )
+    device.set_defaults(command=_device)
+
+
+def _add_cae(commands: Any) -> None:
+    cae = commands.add_parser("cae", help="train and score the autoencoder on that path, in a run folder of its own")
+    add_config_options(cae)
+    runs = cae.add_argument_group("Run")
+    runs.add_argument(
+        "--runs-dir", type=Path, default=None, metavar="DIR", help="where run folders are made (default: TWOPATH_RUNS_DIR, else runs)"
+    )
+    runs.add_argument("--run-folder", type=Path, default=None, metavar="DIR", help="carry out the run that this folder was made for")
+    runs.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    cae.set_defaults(command=_cae)
+
+
+def _device(args: argparse.Namespace) -> int:
+    checked = make_config({"min_vram_mib": args.min_vram_mib, "device": args.device})
+    if args.verify:
+        return _verify(checked.min_vram_mib, checked.device, args.json, args.save)
+    if args.save:
+        raise OptionError("--save: expected --verify beside it, since only a verification is saved.")
+    from app.core.cpu_probe import cpu_facts
+    from app.core.decided import decided_profile
+    from app.core.device_policy import decide, decision_json
+    from app.core.gpu_probe import gpu_facts
+    from app.core.tf_build import tensorflow_build
+
+    gpu, cpu = gpu_facts(), cpu_facts()
+    decision = decide(gpu, cpu, checked.min_vram_mib, device=checked.device)
+    _print(decision_json(decision, gpu, cpu) if args.json else decided_profile(decision, gpu, cpu, tensorflow_build()).report())
+    return 0
+
+
+def _verify(min_vram_mib: int, device: str, as_json: bool, save: Path | None) -> int:
+    from app.core.cpu_probe import cpu_facts
+    from app.core.device_policy import decide, decision_json
+    from app.core.gpu_probe import gpu_facts
+    from app.core.tf_build import tensorflow_build
+    from app.core.tf_verify import collect_evidence, render_verification
+
+    gpu, cpu = gpu_facts(), cpu_facts()
+    decision = decide(gpu, cpu, min_vram_mib, device=device, build_has_gpu=tensorflow_build().has_gpu)
+    verification = collect_evidence(min_vram_mib, device=device)
+    used = {name: verification.profile[name] for name in ("selected_device", "reason", "gpu", "path")} if verification.profile else {}
+    answer = {**decision_json(decision, gpu, cpu), **used, "verification": verification.to_json()}
+    _print(answer if as_json else render_verification(verification))
+    if save is not None:
+        from app.runs.files import write_json
+
+        write_json(save, answer)
+    if verification.profile is None:
+        raise DeviceError(f"TensorFlow could not be configured here: {' '.join(verification.problems) or 'it gave no cause.'}")
+    return 0
+
+
+def _cae(args: argparse.Namespace) -> int:
+    from app.runs.folder import RunFolder, default_runs_dir
+    from app.runs.worker import run_in_folder, summary
+
+    if args.run_folder is not None:
+        if config_values(args):
+            raise OptionError("--run-folder: expected no other option of the run beside it, since the folder holds its configuration.")
+        folder = RunFolder(args.run_folder)
+    else:
+        folder = RunFolder.create(args.runs_dir or default_runs_dir(), make_config(config_values(args)))
+    with _only_our_output():
+        status = run_in_folder(folder.path)
+    result = summary(folder.path)
+    if args.json:
+        _print(result)
+    return status
+
+
+def _print(value: dict[str, Any] | str) -> None:
+    print(value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False))
+    sys.stdout.flush()
+
+
+@contextlib.contextmanager
+def _only_our_output() -> Iterator[None]:
+    """Send what libraries write to standard output (oneDNN's lines, TensorFlow's) to stderr, so that JSON stays alone on stdout."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

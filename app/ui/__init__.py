@@ -1,0 +1,1 @@
+"""The pages. Draws what the other rooms know and computes nothing itself."""

@@ -1,0 +1,168 @@
+"""3 Train and score: where the run would go, how long it takes, what it needs, and the button."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.cae.config import CaeConfig, make_config
+from app.core.device_policy import Decision
+from app.core.errors import AppError
+from app.runs.folder import RunFolder
+from app.runs.launch import resume_run, start_run
+from app.ui import cae_form, estimate, state
+from app.ui import format as fmt
+from app.ui.cae_look import Look
+from app.ui.cae_text import counted, escaped
+from app.ui.palette import path_badge
+
+PATH = "cae_path"
+START = "cae_start"
+SAID = "_cae_said"
+_LAST_START = "_cae_last_start"
+
+PATHS = {"device_tab": "as on the Device tab ({chosen})", "auto": "auto", "cpu": "CPU", "gpu": "GPU"}
+DOUBLE_CLICK_S = 1.5
+
+
+def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
+    """Draw the section.
+
+    Args:
+        source: of the pictures; `None` when there are none to train on.
+        look: at these pictures.
+        runs: all runs so far, newest first.
+    """
+    st.subheader("3 Train and score", anchor=False)
+    st.session_state.setdefault(PATH, "device_tab")
+    st.selectbox(
+        "Path of this run",
+        list(PATHS),
+        format_func=lambda name: f"Path: {PATHS[name].format(chosen=_shown(state.forced_device()))}",
+        key=PATH,
+        persist_state="session",
+        label_visibility="collapsed",
+        help="The choice here holds for runs started from this tab only; the Device tab explains how auto decides.",
+    )
+    decision = state.run_decision(chosen_device())
+    problem = None
+    config: CaeConfig | None = None
+    try:
+        config = make_config(asked(source or "synthetic"))
+    except AppError as error:
+        problem = str(error)
+    if source is not None and look is not None and config is not None:
+        _sentence(config, look, decision, runs)
+    ready = source is not None and look is not None and config is not None and state.build().installed
+    st.button(
+        "Train and score",
+        key=START,
+        type="primary",
+        icon=":material/play_arrow:",
+        width="stretch",
+        disabled=not ready,
+        on_click=_start,
+        args=(source,),
+    )
+    st.caption(f"Decides at ≥ {fmt.mib(state.min_vram_mib())} free VRAM, set on the Device tab.{_queue_note(runs)}")
+    if problem:
+        st.error(escaped(problem), icon=":material/tune:")
+    _say_what_happened(source is None)
+
+
+def chosen_device() -> str:
+    """`auto`, `cpu` or `gpu` for a run started now."""
+    chosen = st.session_state.get(PATH, "device_tab")
+    return state.forced_device() if chosen not in state.FORCED_CHOICES else str(chosen)
+
+
+def asked(source: str) -> dict[str, Any]:
+    """The values of a run's configuration as the page shows them now."""
+    return {**cae_form.values(), "data": source, "device": chosen_device(), "min_vram_mib": state.min_vram_mib()}
+
+
+def start(values: Mapping[str, Any]) -> None:
+    """Start a run and show it; what went wrong is said under the button. Call from a callback, before the page is drawn."""
+    try:
+        config = make_config(values)
+        last, when = st.session_state.get(_LAST_START, (None, 0.0))
+        if config == last and time.monotonic() - when < DOUBLE_CLICK_S:
+            return
+        st.session_state[_LAST_START] = (config, time.monotonic())
+        folder = start_run(config, state.runs_dir())
+    except AppError as error:
+        st.session_state[SAID] = str(error)
+        return
+    st.session_state[state.SELECTED_RUN] = folder.run_id
+    st.toast(f"Run {folder.run_id} is set up; it is shown on the right.", icon=":material/play_circle:")
+
+
+def resume(folder: RunFolder) -> None:
+    """Let an ended run go on. Call from a callback, before the page is drawn."""
+    try:
+        resume_run(folder)
+    except AppError as error:
+        st.session_state[SAID] = str(error)
+        return
+    st.session_state[state.SELECTED_RUN] = folder.run_id
+
+
+def _start(source: str) -> None:
+    start(asked(source))
+
+
+def _sentence(config: CaeConfig, look: Look, decision: Decision, runs: pd.DataFrame) -> None:
+    device, cores = decision.selected_device, state.cpu().usable_cores
+    work = look.work(config.val_fraction, config.seed, config.channels)
+    found = estimate.rates(config, runs, device=device, cores=cores, channels=work.channels)
+    expected = estimate.duration(config, work, found)
+    words = [f"will run on **{_where(decision)}**"]
+    words.append(
+        f"{'at most' if config.patience else 'about'} {fmt.duration(expected.seconds)}" if expected.seconds else "duration unknown"
+    )
+    words.append(f"needs about {_gib(estimate.memory_mib(config, work))} of memory")
+    st.markdown("; ".join(words) + ".")
+    epochs = config.epochs_for(work.train)
+    st.caption(
+        f"Estimate {escaped(expected.basis)}: {counted(epochs, 'epoch')} of {counted(work.train, 'picture')}, "
+        f"{work.held_out} held out, {work.test} to test."
+    )
+    for warning in decision.warnings:
+        st.warning(escaped(warning), icon=":material/warning:")
+
+
+def _where(decision: Decision) -> str:
+    if decision.selected_device == "gpu":
+        return f":{path_badge('gpu')}[GPU {escaped(decision.gpu.name) if decision.gpu else ''}]"
+    return f":{path_badge('cpu')}[CPU, {counted(state.cpu().usable_cores, 'core')}]"
+
+
+def _shown(device: str) -> str:
+    return PATHS.get(device, device)
+
+
+def _gib(mib: float) -> str:
+    return f"{mib / 1024:.1f} GiB"
+
+
+def _queue_note(runs: pd.DataFrame) -> str:
+    live = int(runs["state"].isin(["queued", "running"]).sum())
+    if not live:
+        return ""
+    return f" {counted(live, 'run')} going on or waiting: a run started now on the same device waits its turn."
+
+
+def _say_what_happened(nothing_to_train_on: bool) -> None:
+    said = st.session_state.pop(SAID, None)
+    if said:
+        st.error(escaped(said), icon=":material/error:")
+    if not state.build().installed:
+        st.warning(
+            "No TensorFlow is installed here, so no run can start. Install it with the extra cpu or gpu.", icon=":material/download:"
+        )
+    elif nothing_to_train_on:
+        st.caption("Choose pictures first.")

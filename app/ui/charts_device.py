@@ -1,0 +1,133 @@
+"""Figures of the Device tab: values in, Plotly figure or Vega-Lite specification out."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from app.core.facts import Gpu
+from app.core.live import Sample
+from app.ui import format as fmt
+from app.ui.palette import CPU_BLUE, FAINT, GPU_GREEN, OKABE_ITO, THRESHOLD
+
+CLEAR = "rgba(0,0,0,0)"
+MAX_CORES_SHOWN = 64
+
+
+def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int) -> go.Figure:
+    """One bar a GPU: used from the left, free to its total; a line where the free part would just meet the threshold."""
+    known = [gpu for gpu in gpus if gpu.total_mib]
+    labels = [gpu_label(gpu) for gpu in known]
+    used = [gpu.total_mib - (gpu.free_mib or 0) for gpu in known if gpu.total_mib]
+    free = [gpu.free_mib or 0 for gpu in known]
+    figure = go.Figure()
+    figure.add_bar(
+        y=labels, x=used, orientation="h", name="used", marker_color=FAINT, hovertemplate="%{y}: %{x:,.0f} MiB used<extra></extra>"
+    )
+    figure.add_bar(
+        y=labels, x=free, orientation="h", name="free", marker_color=GPU_GREEN, hovertemplate="%{y}: %{x:,.0f} MiB free<extra></extra>"
+    )
+    for row, gpu in enumerate(known):
+        mark = (gpu.total_mib or 0) - min_vram_mib
+        if mark >= 0:
+            figure.add_shape(type="line", x0=mark, x1=mark, y0=row - 0.48, y1=row + 0.48, line={"color": THRESHOLD, "width": 3})
+    figure.add_scatter(
+        x=[None], y=[None], mode="lines", line={"color": THRESHOLD, "width": 3}, name=f"used must stay left: {fmt.mib(min_vram_mib)} free"
+    )
+    figure.update_layout(
+        barmode="stack",
+        height=96 + 38 * len(known),
+        margin={"l": 0, "r": 8, "t": 28, "b": 0},
+        xaxis={"title": "VRAM, MiB", "rangemode": "tozero"},
+        yaxis={"autorange": "reversed", "automargin": True},
+        bargap=0.35,
+        **common_layout(),
+    )
+    return figure
+
+
+def history_frame(samples: Sequence[Sample]) -> pd.DataFrame:
+    """CPU, RAM and the VRAM of each GPU over the samples, long form: columns `time`, `series`, `percent`."""
+    rows: list[tuple[datetime, str, float | None]] = []
+    for sample in samples:
+        at = datetime.fromtimestamp(sample.at)
+        rows += [(at, "CPU", sample.cpu_mean_percent), (at, "RAM", 100.0 * sample.ram_used_mib / sample.ram_total_mib)]
+        rows += [(at, f"VRAM of {vram_series(gpu)}", _vram_percent(gpu)) for gpu in sample.gpu.gpus if gpu.total_mib]
+    return pd.DataFrame(rows, columns=["time", "series", "percent"])
+
+
+def history_spec(series: Sequence[str]) -> dict[str, Any]:
+    """Vega-Lite for `history_frame`. The same for every refresh, so that the browser only takes in new data and keeps the zoom;
+    `st.plotly_chart` (Streamlit 1.67) would take each refresh for a new chart.
+    """
+    names = list(dict.fromkeys(["CPU", "RAM", *series]))
+    greens = itertools.chain([GPU_GREEN], itertools.cycle(OKABE_ITO[3:] + OKABE_ITO[:3]))
+    colours = [{"CPU": CPU_BLUE, "RAM": FAINT}.get(name) or next(greens) for name in names]
+    return {
+        "mark": {"type": "line", "strokeWidth": 2, "clip": True, "tooltip": True},
+        "height": 260,
+        "params": [
+            {"name": "zoom", "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.shiftKey]"}, "bind": "scales"}
+        ],
+        "encoding": {
+            "x": {"field": "time", "type": "temporal", "title": None, "axis": {"format": "%H:%M:%S", "tickCount": 6, "grid": False}},
+            "y": {"field": "percent", "type": "quantitative", "title": "in use, %", "scale": {"domain": [0, 100]}},
+            "color": {
+                "field": "series",
+                "type": "nominal",
+                "title": None,
+                "scale": {"domain": names, "range": colours},
+                "legend": {"orient": "top"},
+            },
+        },
+    }
+
+
+def core_frame(percents: Sequence[float]) -> pd.DataFrame:
+    """Use of each logical CPU: columns `core`, `percent`; the first `MAX_CORES_SHOWN` of them."""
+    shown = list(percents)[:MAX_CORES_SHOWN]
+    return pd.DataFrame({"core": range(len(shown)), "percent": shown})
+
+
+CORE_SPEC: dict[str, Any] = {
+    "mark": {"type": "bar", "color": CPU_BLUE, "tooltip": True},
+    "height": 170,
+    "encoding": {
+        "x": {"field": "core", "type": "ordinal", "title": "logical CPU", "axis": {"labelAngle": 0, "labelOverlap": True}},
+        "y": {"field": "percent", "type": "quantitative", "title": "in use, %", "scale": {"domain": [0, 100]}, "axis": {"tickCount": 3}},
+    },
+}
+"""Vega-Lite for `core_frame`."""
+
+
+def gpu_label(gpu: Gpu) -> str:
+    """`GPU 0 · RTX A4000`, with the slice's profile where it is one."""
+    name = gpu.name.removeprefix("NVIDIA ")
+    return f"GPU {gpu.index} · {name}" + (f" · {gpu.mig}" if gpu.mig and gpu.mig != "parent" and gpu.mig not in name else "")
+
+
+def vram_series(gpu: Gpu) -> str:
+    """`GPU 0`, or for a slice `GPU 0 1g.5gb`."""
+    return f"GPU {gpu.index}" + (f" {gpu.mig}" if gpu.mig and gpu.mig != "parent" else "")
+
+
+def _vram_percent(gpu: Gpu) -> float | None:
+    if not gpu.total_mib or gpu.free_mib is None:
+        return None
+    return 100.0 * (gpu.total_mib - gpu.free_mib) / gpu.total_mib
+
+
+def common_layout() -> dict[str, object]:
+    """What every chart of these pages shares: no background of its own, zoom kept, a legend above."""
+    return {
+        "paper_bgcolor": CLEAR,
+        "plot_bgcolor": CLEAR,
+        "uirevision": "constant",
+        "legend": {"orientation": "h", "traceorder": "normal", "x": 0, "y": 1.0, "yanchor": "bottom", "bgcolor": CLEAR},
+        "hovermode": "closest",
+    }

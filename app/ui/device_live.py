@@ -1,0 +1,121 @@
+"""The live panel: what each GPU and the CPU are doing now and did in the last five minutes. Drawn inside a fragment."""
+
+from __future__ import annotations
+
+import time
+
+import pandas as pd
+import streamlit as st
+
+from app.core.facts import Gpu, GpuFacts
+from app.core.live import Sample
+from app.ui import charts_device as charts
+from app.ui import format as fmt
+from app.ui import state
+from app.ui.cae_text import escaped
+
+STALE_AFTER_S = 5.0
+
+
+def render() -> None:
+    """Draw the newest sample; says so when it is old, and shows the last good figures when the driver stopped answering."""
+    newest = state.sample()
+    if newest is None:
+        _still_looking()
+        return
+    _freshness(newest)
+    shown = newest.gpu
+    if not shown.gpus and (last := state.sampler().last_with_gpus()) is not None:
+        st.warning(f"GPU status unavailable since {_clock(last.at)}. The figures below are the last good ones.", icon=":material/history:")
+        shown = last.gpu
+    if shown.gpus:
+        _gpu_panel(shown)
+    _cpu_panel(newest)
+    frame = charts.history_frame(state.sampler().history())
+    spec = charts.history_spec(sorted(set(frame["series"]) - {"CPU", "RAM"}))
+    st.vega_lite_chart(frame, spec, width="stretch", key="history", alt="CPU, RAM and VRAM in use over the last five minutes, percent")
+    st.caption("Last five minutes. Drag to move, shift and wheel to zoom, double click for all of it.")
+    if not shown.gpus:
+        st.caption(f"**GPU** – {escaped(shown.no_gpu_because or 'No NVIDIA GPU found.')} {_what_would_change_it(shown)}")
+
+
+def _still_looking() -> None:
+    since = state.sampler().looking_since
+    waited = f" for {fmt.duration(time.time() - since)}" if since else ""
+    st.info(
+        f"Looking at the machine{waited}. A driver that does not answer is given up after a few seconds.", icon=":material/hourglass_empty:"
+    )
+
+
+def _freshness(newest: Sample) -> None:
+    """Age of the figures, what a refresh costs, and how often it happens."""
+    age = time.time() - newest.at
+    source = newest.gpu.source or "no GPU source"
+    cost = f"{source}, {newest.gpu.probe_ms:.1f} ms; whole refresh {newest.refresh_ms:.1f} ms"
+    if age > STALE_AFTER_S:
+        st.caption(f":orange[figures are {fmt.duration(age)} old: a probe does not answer] · {cost}")
+    else:
+        st.caption(f"as of {_clock(newest.at)} · {cost}")
+
+
+def _gpu_panel(facts: GpuFacts) -> None:
+    st.plotly_chart(
+        charts.memory_bars(facts.gpus, state.min_vram_mib()),
+        key="memory_bars",
+        alt="; ".join(f"GPU {gpu.index}: {fmt.mib(gpu.free_mib)} free of {fmt.mib(gpu.total_mib)}" for gpu in facts.gpus),
+    )
+    st.dataframe(
+        pd.DataFrame([_gpu_row(gpu, facts) for gpu in facts.gpus]),
+        hide_index=True,
+        width="stretch",
+        key="gpu_table",
+        alt="Memory, use, temperature and power of each GPU",
+    )
+    holders = [(gpu, process) for gpu in facts.gpus for process in gpu.processes or ()]
+    if holders:
+        rows = [
+            {"GPU": gpu.index, "PID": process.pid, "process": process.name or fmt.UNKNOWN, "holds": fmt.mib(process.used_mib)}
+            for gpu, process in holders
+        ]
+        st.caption("Who holds the memory")
+        st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", key="gpu_holders", alt="Processes that hold GPU memory")
+    elif facts.processes_note:
+        st.caption(f"Who holds the memory: {escaped(facts.processes_note)}")
+
+
+def _gpu_row(gpu: Gpu, facts: GpuFacts) -> dict[str, str]:
+    shared = "shared with system RAM"
+    return {
+        "GPU": charts.gpu_label(gpu),
+        "used": fmt.mib(gpu.used_mib),
+        "free": shared if gpu.unified_memory else fmt.mib(gpu.free_mib),
+        "total": shared if gpu.unified_memory else fmt.mib(gpu.total_mib),
+        "busy": fmt.percent(gpu.utilisation_percent),
+        "temperature": fmt.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c} °C",
+        "power": fmt.UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W",
+        "driver": facts.driver_version or fmt.UNKNOWN,
+    }
+
+
+def _cpu_panel(newest: Sample) -> None:
+    mean, ram, load = st.columns(3)
+    mean.metric("CPU in use", fmt.percent(newest.cpu_mean_percent), help="mean over the logical CPUs since the refresh before")
+    ram.metric("RAM in use", f"{newest.ram_used_mib / 1024:.1f} of {newest.ram_total_mib / 1024:.1f} GiB")
+    load.metric(
+        "Load, 1 min",
+        fmt.UNKNOWN if newest.load_1min is None else f"{newest.load_1min:.2f}",
+        help="processes that want to compute, on average",
+    )
+    st.vega_lite_chart(
+        charts.core_frame(newest.cpu_percent), charts.CORE_SPEC, width="stretch", key="core_bars", alt="Use of each logical CPU, percent"
+    )
+
+
+def _what_would_change_it(facts: GpuFacts) -> str:
+    if facts.source is None and not facts.device_node:
+        return "With an NVIDIA GPU and its driver, its memory would be drawn here against the threshold."
+    return "The cure stands in the message above."
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))

@@ -1,0 +1,83 @@
+"""The decision as a flow chart in Graphviz's language: a pure function of the `Decision`, taken branch in the path's colour.
+
+The questions stand in one column; whoever answers *no* leaves it to the right, for the CPU. One leaf a question keeps the lines
+from crossing, however many questions there are.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from app.core.device_policy import Decision, Question
+from app.ui.palette import path_colour
+
+LINE_CHARACTERS = 32
+INK = {"light": "#17212b", "dark": "#e6edf3"}
+FAINT = {"light": "#9aa6b1", "dark": "#5d6b79"}
+LEAVES = {"cpu": "CPU path", "gpu": "GPU path"}
+
+
+def flow_chart(decision: Decision, theme: str = "light") -> str:
+    """Graphviz source: one node a question, leaves for the paths; what was not reached is faint.
+
+    `theme` is `light` or `dark`: the chart has no background of its own, so its ink must suit the page.
+    """
+    theme = theme if theme in INK else "light"
+    lines = [
+        "digraph decision {",
+        'rankdir=TB; bgcolor="transparent"; nodesep=0.3; ranksep=0.24; margin=0.02;',
+        'node [shape=box, style="rounded", fontname="Helvetica", fontsize=12, margin="0.14,0.07"];',
+        f'node [color="{FAINT[theme]}", fontcolor="{FAINT[theme]}"];',
+        f'edge [fontname="Helvetica", fontsize=11, arrowsize=0.6, color="{FAINT[theme]}", fontcolor="{FAINT[theme]}"];',
+    ]
+    for question in decision.chart:
+        lines += _question(question, decision, theme)
+    end_reached = decision.selected_device == "gpu" and not decision.forced
+    lines.append(_leaf("gpu", "gpu", end_reached))
+    return "\n".join([*lines, "}"])
+
+
+def flow_chart_in_words(decision: Decision) -> str:
+    """The taken way as a sentence, for those who cannot see the chart."""
+    steps = [f"{question.text} {question.branch}" for question in decision.chart if question.branch]
+    return "; ".join([*steps, f"so {LEAVES[decision.selected_device]}"])
+
+
+def _question(question: Question, decision: Decision, theme: str) -> list[str]:
+    """The node, the way down the column and the way out of it."""
+    colour = path_colour(decision.selected_device)
+    name, leaf = _name(question.key), f"leave_{_name(question.key)}"
+    forced = question.key == "forced"
+    down, out = ("no", "yes") if forced else ("yes", "no")
+    leads_to = decision.selected_device if forced and question.branch == "yes" else "cpu"
+    look = f', color="{colour}", fontcolor="{INK[theme]}", penwidth=1.6' if question.branch else ""
+    target = _name(question.no_leads_to if forced else question.yes_leads_to)
+    return [
+        f"{name} [label={_text(question.text)}, tooltip={_text(question.answer or 'not reached')}, group=spine{look}];",
+        _edge(name, target, down, question.branch, colour, "weight=9"),
+        *([] if forced and question.branch != "yes" else [_leaf(leaf, leads_to, question.branch == out)]),
+        *([] if forced and question.branch != "yes" else [_edge(name, leaf, out, question.branch, colour, "weight=1")]),
+        "" if forced and question.branch != "yes" else f"{{rank=same; {name}; {leaf};}}",
+    ]
+
+
+def _edge(start: str, end: str, branch: str, taken: str | None, colour: str, rest: str) -> str:
+    look = f'color="{colour}", fontcolor="{colour}", penwidth=2.2, ' if branch == taken else ""
+    return f'{start} -> {end} [label=" {branch} ", {look}{rest}];'
+
+
+def _leaf(name: str, path: str, chosen: bool) -> str:
+    group = ", group=spine" if name == "gpu" else ""
+    if not chosen:
+        return f'{name} [label="{LEAVES[path]}"{group}];'
+    colour = path_colour(path)
+    return f'{name} [label="{LEAVES[path]}", style="rounded,filled", fillcolor="{colour}", color="{colour}", fontcolor="#ffffff"{group}];'
+
+
+def _name(key: str) -> str:
+    return key if key in LEAVES else f"q_{key.replace(' ', '_').replace('-', '_')}"
+
+
+def _text(words: str) -> str:
+    wrapped = "\\n".join(textwrap.wrap(words.replace("\\", "/").replace('"', "'"), LINE_CHARACTERS))
+    return f'"{wrapped}"'

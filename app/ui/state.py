@@ -1,0 +1,111 @@
+"""What the pages share: keys of the session state, the threshold in force, the live sampler, the folder of runs.
+
+The threshold, the forced path and the open tab live in the URL, so that a link shows the same page. A widget that is not
+drawn (its tab is closed) has no entry in the session state; then the URL is asked.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import streamlit as st
+
+from app.core.cpu_probe import cpu_facts
+from app.core.decided import decided_profile
+from app.core.device_policy import DEFAULT_MIN_VRAM_MIB, Decision, decide
+from app.core.facts import CpuFacts, GpuFacts
+from app.core.live import LiveSampler, Sample
+from app.core.tf_build import TensorFlowBuild, tensorflow_build
+from app.runs.folder import default_runs_dir
+
+TAB = "tab"
+MIN_VRAM_MIB = "min_vram_mib"
+FORCED_DEVICE = "device"
+REFRESH_S = "refresh_s"
+SELECTED_RUN = "run"
+COMPARED_RUNS = "runs"
+
+TABS = ("Device", "Keras CAE", "Compare")
+FORCED_CHOICES = ("auto", "cpu", "gpu")
+LARGEST_WITHOUT_GPU_MIB = 8192
+
+
+@st.cache_resource(show_spinner=False)
+def sampler() -> LiveSampler:
+    """One sampler for the process: facts about the machine are the same for every visitor."""
+    return LiveSampler()
+
+
+def sample(wait_s: float = 2.5) -> Sample | None:
+    """The newest look at the machine; only the first page of a process may wait, and not for long."""
+    return sampler().latest(wait_s=wait_s)
+
+
+# A resource and not data: data is copied by pickling, which fails once a module has been reloaded under a running page.
+@st.cache_resource(ttl=30, show_spinner=False)
+def cpu() -> CpuFacts:
+    return cpu_facts()
+
+
+def gpu() -> GpuFacts:
+    """GPU facts of the newest sample; no GPUs, with that reason, while the first probe is still under way."""
+    newest = sample()
+    return newest.gpu if newest else GpuFacts(problems=("The first look at the GPUs is still under way.",))
+
+
+def largest_total_mib(facts: GpuFacts) -> int:
+    """Upper end of the threshold slider: the largest total, rounded up to a whole GiB; it never shrinks in a session.
+
+    A slider whose end moves would throw away its value; a GPU that vanishes for one probe must not do that.
+    """
+    totals = [item.total_mib for item in facts.gpus if item.total_mib]
+    now = -(-max(totals) // 1024) * 1024 if totals else LARGEST_WITHOUT_GPU_MIB
+    highest = max(now, int(st.session_state.get("_largest_total_mib", 0)) if totals else now)
+    st.session_state["_largest_total_mib"] = highest
+    return highest
+
+
+def min_vram_mib() -> int:
+    """The threshold in force for this visitor, MiB."""
+    value = st.session_state.get(MIN_VRAM_MIB, st.query_params.get(MIN_VRAM_MIB))
+    try:
+        return max(0, int(value)) if value is not None else DEFAULT_MIN_VRAM_MIB
+    except (TypeError, ValueError):
+        return DEFAULT_MIN_VRAM_MIB
+
+
+def forced_device() -> str:
+    """`auto`, `cpu` or `gpu`, as chosen on the Device tab."""
+    value = st.session_state.get(FORCED_DEVICE) or st.query_params.get(FORCED_DEVICE)
+    return value if value in FORCED_CHOICES else "auto"
+
+
+@st.cache_resource(ttl=60, show_spinner=False)
+def build() -> TensorFlowBuild:
+    """The TensorFlow on disk, read from its files and not imported."""
+    return tensorflow_build()
+
+
+def decision() -> Decision:
+    """The decision by the facts of the machine: what the Device tab explains."""
+    return decide(gpu(), cpu(), min_vram_mib(), device=forced_device())
+
+
+def run_decision(device: str | None = None) -> Decision:
+    """What a run started from this page now would decide, the installed TensorFlow taken into account."""
+    return decide(gpu(), cpu(), min_vram_mib(), device=device or forced_device(), build_has_gpu=build().has_gpu)
+
+
+def path_label(decided: Decision) -> str:
+    """`GPU · NVIDIA RTX A4000`, `CPU · AVX2 through oneDNN`: the same words that a run's profile uses."""
+    return decided_profile(decided, gpu(), cpu(), build()).path
+
+
+def runs_dir() -> Path:
+    return default_runs_dir()
+
+
+def data_root() -> Path:
+    """Folder that typed paths must stay inside: TWOPATH_DATA_ROOT, else the home folder of who started the dashboard."""
+    return Path(os.environ.get("TWOPATH_DATA_ROOT") or Path.home())

@@ -1,0 +1,166 @@
+"""The sections below the Device tab: what-if, memory needed, prove it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import streamlit as st
+from fake_machine import smi_environment
+from streamlit.testing.v1 import AppTest
+
+from app.cae.config import make_config
+from app.core.machines import simulated_machines
+from app.ui import memory_need
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _fresh_caches() -> Iterator[None]:
+    st.cache_resource.clear()
+    yield
+    st.cache_resource.clear()
+
+
+def _open(section: str) -> AppTest:
+    app = AppTest.from_file(str(ROOT / "app/dashboard.py"), default_timeout=30)
+    app.query_params["section"] = section
+    app.run()
+    assert not app.exception
+    return app
+
+
+def _words(app: AppTest) -> str:
+    kinds = (app.markdown, app.caption, app.warning, app.info, app.error, app.code, app.subheader)
+    return " ".join(str(element.value) for kind in kinds for element in kind).replace("\\", "")
+
+
+@pytest.mark.parametrize("machine", simulated_machines(), ids=lambda machine: machine.key)
+def test_each_simulated_machine_shows_its_own_verdict(machine: object) -> None:
+    app = _open("What if this were …")
+    app.selectbox(key="what_if").set_value(machine.key).run()  # type: ignore[attr-defined]
+    assert not app.exception
+    words = _words(app)
+    assert machine.decide(2048).reason in words  # type: ignore[attr-defined]
+    assert "simulated" in words
+
+
+def test_a_missing_library_says_what_was_decided_and_what_is_read_back() -> None:
+    app = _open("What if this were …")
+    app.selectbox(key="what_if").set_value("libraries").run()
+    assert "Decided: GPU. Read back: CPU, because CUDA libraries are missing" in _words(app)
+
+
+def test_a_described_machine_follows_its_sliders() -> None:
+    app = _open("What if this were …")
+    app.selectbox(key="what_if").set_value("own").run()
+    assert "has 3072 MiB free" in _words(app)
+    app.slider(key="what_if_free").set_value(1024).run()
+    assert "has only 1024 MiB free" in _words(app)
+    app.slider(key="what_if_gpus").set_value(0).run()
+    app.toggle(key="what_if_avx2").set_value(False).run()
+    assert "Using the CPU path." in _words(app)
+
+
+def test_memory_needed_names_what_fits_each_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", smi_environment(tmp_path, "A31")["PATH"])
+    app = _open("Memory needed")
+    table = next(frame.value for frame in app.dataframe if "largest batch that fits" in frame.value)
+    assert list(table["largest batch that fits"]) == ["none", "512 (the largest allowed)", "512 (the largest allowed)"]
+    metrics = {metric.label: metric.value for metric in app.metric}
+    plan = memory_need.plan_of(make_config({}))
+    assert metrics["Parameters"] == f"{plan.parameters:,}".replace(",", "\u202f")
+    assert metrics["Suggested threshold"].startswith(str(plan.suggested_threshold_mib)[:1])
+
+
+def test_layer_bars_hold_every_layer_that_weighs_something() -> None:
+    plan = memory_need.plan_of(make_config({"channels": "grey"}))
+    figure = memory_need.layer_bars(plan)
+    kept = {layer.name for layer in plan.layers if layer.kept}
+    assert kept <= set(figure.data[0].y)
+    assert abs(sum(figure.data[0].x) - plan.activations_mib) < 1e-6
+    assert memory_need.parts_bars(plan).data[0].y[0] == "framework context"
+
+
+def _write_proof(runs_dir: Path, answer: dict[str, object] | None) -> None:
+    folder = runs_dir / "proofs" / "20260101-000000-aaaa"
+    folder.mkdir(parents=True)
+    (folder / "request.json").write_text(json.dumps({"started": time.time(), "min_vram_mib": 2048, "device": "auto"}), encoding="utf-8")
+    (folder / "log.txt").write_text("Something went wrong.\n", encoding="utf-8")
+    if answer is not None:
+        (folder / "verification.json").write_text(json.dumps(answer), encoding="utf-8")
+
+
+PROFILE = {
+    "path": "CPU · AVX2 through oneDNN",
+    "selected_device": "cpu",
+    "reason": "The first convolution failed on the GPU.",
+    "happened": "cuDNN mismatch: library 8.0.5 is loaded, this TensorFlow was built for 8.6.0",
+    "decision": {"reason": "GPU 'NVIDIA A' has 9000 MiB free (≥ threshold 2048 MiB)."},
+    "logical_devices": ["/device:CPU:0"],
+    "first_op_device": "/job:localhost/replica:0/task:0/device:CPU:0",
+    "first_op_ms": 12.3,
+    "intra_op_threads": 2,
+    "inter_op_threads": None,
+    "evidence": {
+        "version": "oneDNN v3.7.3",
+        "isa": "Intel AVX2",
+        "threads": 2,
+        "runtime": "threadpool",
+        "kernels": [{"primitive": "convolution", "implementation": "brg_conv_fwd:avx2", "count": 3, "total_ms": 1.5}],
+    },
+    "settings": [
+        {
+            "name": "OMP_NUM_THREADS",
+            "value": "2",
+            "set_by": "user",
+            "honoured": False,
+            "how_known": "read back",
+            "changes": "",
+            "note": None,
+        }
+    ],
+    "not_applied": [],
+}
+WAY = {
+    "key": "environment",
+    "name": "environment",
+    "asked_intra_op": 3,
+    "asked_inter_op": 4,
+    "onednn_threads": 3,
+    "compute_threads": 4,
+    "getter_intra_op": 0,
+    "getter_inter_op": 0,
+    "effective": True,
+}
+
+
+def test_a_proof_shows_what_was_decided_what_happened_and_what_ran(tmp_path: Path) -> None:
+    verification = {"profile": PROFILE, "report": "=== report ===", "ways": [WAY], "problems": ["A problem."], "notes": ["A note."]}
+    _write_proof(tmp_path / "runs", {"verification": verification})
+    app = _open("Prove it")
+    words = _words(app)
+    assert "Decided before TensorFlow was asked: GPU 'NVIDIA A'" in words
+    assert "cuDNN mismatch" in words
+    assert "=== report ===" in words
+    assert "A problem." in words
+    kernels = next(frame.value for frame in app.dataframe if "implementation" in frame.value)
+    assert list(kernels["implementation"]) == ["brg_conv_fwd:avx2"]
+    variables, ways = app.table[-2].value, app.table[-1].value
+    assert list(variables.loc["OMP_NUM_THREADS", ["set by", "honoured"]]) == ["user", "no"]
+    assert list(ways.loc["environment", ["oneDNN uses", "getter says", "takes effect"]]) == ["3", "0 / 0", "yes"]
+
+
+def test_a_proof_that_failed_says_so_and_can_be_tried_again(tmp_path: Path) -> None:
+    _write_proof(tmp_path / "runs", None)
+    app = _open("Prove it")
+    assert "Something went wrong." in _words(app)
+    assert not app.button(key="proof_start").disabled
+
+
+def test_nothing_proven_yet() -> None:
+    assert "Nothing has been proven here yet." in _words(_open("Prove it"))
