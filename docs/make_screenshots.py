@@ -7,6 +7,7 @@ FOLDER keeps the runs, so that a second call does not train again. Needs a Chrom
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -30,11 +31,19 @@ def main(folder: Path) -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with running_dashboard(environment, folder) as server, chromium() as browser:
         page = browser.new_page(viewport={"width": 1440, "height": 1080}, color_scheme="light")
-        for name, query in (("device", ""), ("cae", "?tab=Keras+CAE"), ("compare", "?tab=Compare")):
+        for name, query in (("device", ""), ("cae", f"?tab=Keras+CAE&run={_recommended(folder)}"), ("compare", "?tab=Compare")):
             page.goto(f"{server.url}/{query}")
             page.wait_for_selector("[data-testid=stTab]")
             page.wait_for_timeout(20_000)
             page.screenshot(path=str(IMAGES / f"{name}.png"))
+
+
+def _recommended(folder: Path) -> str:
+    """The run to show: the newest one of the default preset."""
+    made = [
+        path.parent for path in (folder / "runs").glob("2*/config.json") if json.loads(path.read_text("utf-8"))["preset"] == "recommended"
+    ]
+    return max(made).name
 
 
 if __name__ == "__main__":
