@@ -1,4 +1,4 @@
-# Two commands for a machine that has only Python (3.11 or newer), pip and make:
+# Two commands for a machine that has only Python (3.11 to 3.13), pip and make:
 #   make app     creates .venv, installs, starts the dashboard
 #   make test    the same with the tools of the developers, then lint, types and tests
 # TF=gpu installs tensorflow[and-cuda] (6 GB) in place of tensorflow-cpu (1.3 GB).
@@ -12,7 +12,7 @@ APP_STAMP := $(VENV)/.installed-app-$(TF)
 DEV_STAMP := $(VENV)/.installed-dev-$(TF)
 OTHER := $(if $(filter gpu,$(TF)),cpu,gpu)
 
-.PHONY: app test lint cae device clean
+.PHONY: app test lint device clean
 
 app: $(APP_STAMP)
 	$(BIN)/python -m streamlit run app/dashboard.py
@@ -33,8 +33,8 @@ clean:
 
 # A Debian python3 without python3-venv cannot bring pip into the environment by itself; the machine's own pip can.
 $(BIN)/python:
-	@$(PYTHON) -c 'import sys; sys.exit(f"Python 3.11 or newer is needed, {sys.executable} is {sys.version.split()[0]}; choose another with PYTHON=…" if sys.version_info < (3, 11) else 0)'
-	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; }
+	@$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info[:2] <= (3, 13) else f"Python 3.11, 3.12 or 3.13 is needed, for which there is a TensorFlow; {sys.executable} is {sys.version.split()[0]}. Choose another with PYTHON=…")'
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m venv --without-pip $(VENV) && $(PYTHON) -m pip --python $(BIN)/python install pip; } || { rm -rf $(VENV); exit 1; }
 
 # The two builds share the module `tensorflow`: the other one goes before this one comes.
 define install

@@ -36,6 +36,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output went away (`… | head`): nothing is wrong, and Python must not complain at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        print(f"The output cannot be written: {error.strerror or error}.", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -87,14 +91,19 @@ def _device(args: argparse.Namespace) -> int:
     if args.save:
         raise OptionError("--save: expected --verify beside it, since only a verification is saved.")
     from app.core.cpu_probe import cpu_facts
-    from app.core.decided import decided_profile
+    from app.core.decided import build_warnings, decided_profile
     from app.core.device_policy import decide, decision_json
     from app.core.gpu_probe import gpu_facts
     from app.core.tf_build import tensorflow_build
 
     gpu, cpu = gpu_facts(), cpu_facts()
     decision = decide(gpu, cpu, checked.min_vram_mib, device=checked.device)
-    _print(decision_json(decision, gpu, cpu) if args.json else decided_profile(decision, gpu, cpu, tensorflow_build()).report())
+    build = tensorflow_build()
+    if args.json:
+        answer = decision_json(decision, gpu, cpu)
+        _print({**answer, "warnings": [*answer["warnings"], *build_warnings(decision, build)]})
+    else:
+        _print(decided_profile(decision, gpu, cpu, build).report())
     return 0
 
 

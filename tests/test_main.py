@@ -104,3 +104,43 @@ def test_output_into_a_closed_pipe_is_quiet() -> None:
     command = f"{sys.executable} -m app.main device --json | head -c 1 > /dev/null"
     done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "a\u0000b".replace("\u0000", "\x01"), "~nobody-of-that-name/pictures", " "])
+def test_an_odd_data_folder_is_one_sentence(name: str) -> None:
+    done = _run("cae", "--data", name)
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr + done.stdout
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+def test_a_full_disk_behind_standard_output_is_one_sentence() -> None:
+    command = f"{sys.executable} -m app.main device --json > /dev/full"
+    done = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "No space left" in done.stderr
+
+
+def test_a_gpu_that_the_installed_build_cannot_use_is_warned_of(tmp_path: Path) -> None:
+    from app.core.tf_build import tensorflow_build
+
+    if tensorflow_build().has_gpu is not False:
+        pytest.skip("the installed TensorFlow has GPU support")
+    answer = _device(**smi_environment(tmp_path, "A00"))
+    assert answer["selected_device"] == "gpu"
+    assert any("no GPU support" in warning for warning in answer["warnings"])
+
+
+def test_a_package_called_app_in_the_current_folder_is_not_mistaken_for_ours(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app/__init__.py").write_text("raise SystemExit('the wrong app')", encoding="utf-8")
+    code = (
+        "import app.core.tf_trial as t, os, json\n"
+        f"os.chdir({str(tmp_path)!r})\n"
+        "trial = t.run_trial({'action': 'nothing'}, dict(os.environ), 60)\n"
+        "print(json.dumps(trial.errors))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert "the wrong app" not in done.stdout
+    assert done.returncode == 0, done.stderr

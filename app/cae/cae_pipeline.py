@@ -223,7 +223,8 @@ class _Run:
                 self.reporter.warning(SMALL_HELD_OUT.format(held_out=len(good.held_out), total=total))
             sums = scoring.summed_errors(good.train, work.reconstruct, work.rule, work.throughput, work.tick)
         errors = scoring.collected_errors(from_held_out, work.reconstruct, work.rule, work.throughput, work.tick)
-        calibration, scores = scoring.calibrate(work.rule, self.config, sums, errors, channels=good.channels, full_scale=good.full_scale)
+        about: dict[str, Any] = {"channels": good.channels, "full_scale": good.full_scale, "from_held_out": bool(len(good.held_out))}
+        calibration, scores = scoring.calibrate(work.rule, self.config, sums, errors, **about)
         if not len(good.held_out):
             return calibration, scores[:0], errors[:0]
         return calibration, scores, errors

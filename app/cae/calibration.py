@@ -174,6 +174,7 @@ def calibrate(
     *,
     channels: int,
     full_scale: float | None = None,
+    from_held_out: bool = True,
 ) -> tuple[Calibration, Doubles]:
     """Calibration, threshold and heat scale from good pictures.
 
@@ -187,6 +188,7 @@ def calibrate(
             `train`).
         channels: of the pictures.
         full_scale: see `Calibration`.
+        from_held_out: False where nothing is held out and `held_out` are errors of training pictures; it is written down.
 
     Returns:
         The calibration, and the scores (M,) of `held_out`.
@@ -208,7 +210,7 @@ def calibrate(
         image_threshold(scores, config),
         low,
         high if high > low else low + 1.0,
-        f"{sums.count} good pictures, {len(held_out) if train is not None else sums.count} of them held out of training",
+        f"{sums.count} good pictures, {len(held_out) if from_held_out else 'none'} of them held out of training",
         full_scale,
     )
     return calibration, scores

@@ -188,7 +188,7 @@ def _say_pictures(desk: _Desk) -> None:
     if len(sizes) > 1:
         desk.notes.append(f"{len(sizes)} picture sizes, most often {width} × {height} px; all become one square.")
     elif width != height:
-        desk.notes.append(f"Pictures of {width} × {height} px become a square; heat maps are shown in the pictures' own shape.")
+        desk.notes.append(f"Pictures of {width} × {height} px become a square: the network and the heat maps see them squeezed.")
 
 
 def _say_depths(desk: _Desk) -> float | None:

@@ -2,7 +2,7 @@
 
 A field's `json_schema_extra` carries what a form needs beyond the type: `group` (the folded section it stands in) and `label`.
 The preset *Recommended* is recipe F with score R, *As documented* the network as it is usually described; both were
-measured on five real sets (docs/quality.md says what each constant does).
+measured on five real sets, where the choice moved the image AUROC by up to 0.3.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.errors import OptionError
 
 STRIDE_PRODUCT = 16
 """Four stride-2 stages halve the picture four times: sizes must be multiples of 2**4."""
-
-DEFAULT_MIN_VRAM_MIB = 2048
-"""Free VRAM a GPU must have to be chosen; `app.core.tf_device` re-exports it under the same name."""
 
 
 def _option(default: Any, group: str, label: str, help_: str, **bounds: Any) -> Any:
@@ -162,8 +160,12 @@ class CaeConfig(BaseModel):
     def _preset_fills_what_is_not_given(cls, values: Any) -> Any:
         if not isinstance(values, Mapping):
             return values
-        preset = PRESETS.get(values.get("preset", "recommended"), {})
-        return {**preset, **{name: value for name, value in values.items() if value is not None}}
+        name = values.get("preset", "recommended")
+        preset = dict(PRESETS.get(name, {})) if isinstance(name, str) else {}
+        given = {option: value for option, value in values.items() if value is not None}
+        if "steps" in given and "epochs" not in given:
+            preset.pop("epochs", None)  # who asks for steps means them
+        return {**preset, **given}
 
     @model_validator(mode="after")
     def _patches_tile_the_picture(self) -> Self:

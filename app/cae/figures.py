@@ -19,7 +19,7 @@ NO_DEFECTIVE = "There is no defective test picture, so there is nothing to find.
 FEW_HELD_OUT = "Only {held_out} good pictures are held out, expected at least {needed}: fewer say little."
 
 FEWEST_FOR_SYNTHETIC = 20
-"""Held-out good pictures below which the synthetic-defect figure says little (docs/quality.md)."""
+"""Held-out good pictures below which the synthetic-defect figure says little."""
 
 SYNTHETIC_CONTRAST = 0.5
 SYNTHETIC_EXTENT = 0.15

@@ -36,8 +36,11 @@ def find_layout(root: Path) -> Layout:
     Raises:
         DataError: no folder, no layout, no pictures, or several categories of which one has to be chosen.
     """
-    if not root.is_dir():
-        what = "it is a file; unpack archives first" if root.is_file() else "there is no such folder"
+    try:
+        what = None if root.is_dir() else "it is a file; unpack archives first" if root.is_file() else "there is no such folder"
+    except (OSError, ValueError) as error:  # a name too long, a folder above that is locked, a NUL in the name
+        what = f"it cannot be looked at ({getattr(error, 'strerror', None) or error})"
+    if what is not None:
         raise DataError(f"{root}: not a dataset folder, {what}; {EXPECTED}.")
     for _ in range(_DEEPEST_WRAPPING + 1):
         layout = _recognise(root)

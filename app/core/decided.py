@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from app.core.device_policy import Decision
 from app.core.facts import CpuFacts, GpuFacts
 from app.core.profile import HardwareProfile
+from app.core.reasons import REASONS
 from app.core.tf_build import TensorFlowBuild
 from app.core.tf_settings import Setting, onednn_wanted
 
@@ -29,5 +30,13 @@ def decided_profile(
         settings=(Setting("ONEDNN_MAX_CPU_ISA", isa, "user"),) if isa else (),
         onednn=onednn_wanted(environ.get("TF_ENABLE_ONEDNN_OPTS", "1")),
         tensorflow_version=build.version,
-        warnings=(*decision.warnings, *gpu.problems, *cpu.problems),
+        warnings=(*decision.warnings, *build_warnings(decision, build), *gpu.problems, *cpu.problems),
     )
+
+
+def build_warnings(decision: Decision, build: TensorFlowBuild) -> tuple[str, ...]:
+    """What is to be said when the decision is the GPU and the TensorFlow installed here cannot follow it."""
+    if decision.selected_device != "gpu" or build.has_gpu is not False:
+        return ()
+    name = f"'{decision.gpu.name}'" if decision.gpu else "that is there"
+    return (f"{REASONS['build'].format(gpu=name)} A run takes the CPU path here.",)

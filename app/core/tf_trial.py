@@ -16,8 +16,10 @@ import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import app
 from app.core.facts import Gpu
 from app.core.tf_build import TensorFlowBuild
 from app.core.tf_failures import failure_sentence, translate_tf_failure
@@ -70,6 +72,8 @@ def run_trial(request: Mapping[str, Any], environ: Mapping[str, str], limit_s: f
             stdout=output,
             stderr=errors,
             env=dict(environ),
+            # `python -m` finds packages in the current folder first: it must be the one that holds this very package.
+            cwd=Path(app.__file__).resolve().parents[1] if app.__file__ else None,
             start_new_session=True,
         )
         try:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from app.cae.config import DEFAULT_MIN_VRAM_MIB, make_config
+from app.cae.config import make_config
+from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.errors import OptionError
 
 CHANNELS = {"grey": 1, "colour": 3}

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import app
 
+FOLDER_VARIABLES = ("TWOPATH_RUNS_DIR", "TWOPATH_LOCK_DIR", "TWOPATH_CACHE_DIR", "TWOPATH_DATA_ROOT")
+
 
 def start_detached(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
     """Start `command` in a session of its own, its output appended to `log`: no Ctrl-C of our terminal and no hang-up reaches it.
@@ -26,5 +28,10 @@ def start_detached(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]
             start_new_session=True,
             # `python -m` finds packages in the current folder first: it must be the one that holds this very package.
             cwd=Path(app.__file__).resolve().parents[1],
-            env={"PYTHONUNBUFFERED": "1", **os.environ},
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **_absolute_folders()},
         )
+
+
+def _absolute_folders() -> dict[str, str]:
+    """Our own folder variables, absolute: the child starts in another folder, and must queue and keep where its starter does."""
+    return {name: str(Path(value).absolute()) for name in FOLDER_VARIABLES if (value := os.environ.get(name))}

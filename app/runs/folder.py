@@ -191,7 +191,12 @@ def _new_run_id(config: CaeConfig) -> str:
 
 
 def _with_absolute_data(config: CaeConfig) -> CaeConfig:
-    folder = Path(config.data).expanduser()
-    if config.data in BUILT_IN_DATA or folder.is_absolute() or not folder.exists():
+    if config.data in BUILT_IN_DATA or not config.data.strip():
+        return config
+    try:
+        folder = Path(config.data).expanduser()
+        if folder.is_absolute() or not folder.exists():
+            return config
+    except (OSError, RuntimeError, ValueError):  # a name too long, a locked parent, no such user: said when the pictures are read
         return config
     return config.model_copy(update={"data": str(folder.absolute())})

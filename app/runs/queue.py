@@ -123,7 +123,8 @@ class Line:
 def lines(folder: Path | None = None) -> list[Line]:
     """The lines that exist on this machine."""
     place = folder or lock_dir()
-    return [Line(child.name, place) for child in sorted(place.iterdir()) if child.is_dir()]
+    # What else lies in a folder that somebody chose is none of ours.
+    return [Line(child.name, place) for child in sorted(place.iterdir()) if (child / "mutex").is_file()]
 
 
 def _held_ticket(path: Path) -> Ticket | None:

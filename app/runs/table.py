@@ -101,7 +101,9 @@ def _row(folder: RunFolder) -> dict[str, Any]:
         "run_id": folder.run_id,
         "run_folder": str(folder.path),
         **notes,
-        **{name: config.get(name) for name in ("data", "preset", "seed", "image_size")},
+        # A folder somebody edited by hand must not take the whole table down.
+        **{name: value if isinstance(value := config.get(name), str) else None for name in ("data", "preset")},
+        **{name: config.get(name) for name in ("seed", "image_size")},
         **{name: metrics.get(name) for name in METRIC_COLUMNS},
         **{name: getattr(status, name) for name in _STATUS_COLUMNS},
         "batch_size": status.batch_size or config.get("batch_size"),

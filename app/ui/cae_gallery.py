@@ -74,7 +74,7 @@ def scale_of(folder: RunFolder, maps: Maps) -> tuple[Scale, str]:
     """The run's colour scale and where it comes from: held-out good maps, or good test pictures where the run does not tell."""
     try:
         found = Calibration.load(folder.path / "scoring.npz")
-        return Scale(found.heat_low, found.heat_high), "one scale for the run, from held-out good pictures"
+        return Scale(found.heat_low, found.heat_high), f"one scale for the run, from {found.fitted_on}"
     except (AppError, ValueError):
         good = maps.maps[~maps.masks.any(axis=(1, 2))]
         return pictures.robust_scale(good if len(good) else maps.maps), "one scale for the run, from its test pictures"

@@ -113,7 +113,8 @@ def _slider(run_id: str, bounds: Range, own: Any) -> None:
         format=bounds.format,
         key=key(run_id),
         persist_state="session",
-        help="Pictures that score above it are called defective. The run's own comes from held-out good pictures, never from the test set.",
+        help="Pictures that score above it are called defective. The run's own comes from good pictures of the training folder, held out "
+        "where possible, never from the test set.",
     )
     moved = abs(float(st.session_state[key(run_id)]) - start) >= bounds.step / 2
     reset.button(

@@ -55,4 +55,4 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 
 def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    return isinstance(value, int | float) and math.isfinite(value)

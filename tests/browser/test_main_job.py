@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from dashboard_server import ROOT, Server, running_dashboard
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.tensorflow, pytest.mark.timeout(900)]
 
@@ -24,7 +25,13 @@ def _open_tab(page: Page, name: str) -> None:
 
 def _train(page: Page) -> None:
     page.get_by_role("button", name="Train and score").click()
-    expect(page.get_by_text("finished", exact=True)).to_be_visible(timeout=TRAINING_LIMIT_MS)
+    expect(page.get_by_text("Scores and threshold")).to_be_visible(timeout=TRAINING_LIMIT_MS)
+    expect(_badge(page, "finished")).to_be_visible()
+
+
+def _badge(page: Page, state: str) -> Locator:
+    """The badge of a run's state; the name of its icon stands in front of the word."""
+    return page.get_by_text(re.compile(rf"^\w+ {state}$")).first
 
 
 def _train_from_a_shell(folder: Path, *options: str) -> dict[str, object]:
@@ -59,24 +66,25 @@ def test_the_whole_main_job(page: Page, server: Server, tmp_path: Path) -> None:
     page.get_by_text("Quick", exact=True).click()
     _train(page)
     for name in ("Image AUROC", "Average precision", "Training", "Scoring"):
-        expect(page.get_by_text(name, exact=True).first).to_be_visible()
-    expect(page.get_by_text("images/s").first).to_be_visible()
+        expect(page.get_by_text(name, exact=True).filter(visible=True).first).to_be_visible()
+    expect(page.get_by_text("images/s").filter(visible=True).first).to_be_visible()
     runs = sorted((tmp_path / "runs").glob("2*"))
     assert len(runs) == 1
     config = json.loads((runs[0] / "config.json").read_text(encoding="utf-8"))
     assert (config["data"], config["min_vram_mib"]) == ("elpv-mono", 2304)
     metrics = json.loads((runs[0] / "metrics.json").read_text(encoding="utf-8"))
     assert metrics["image_auroc"] > 0.6, "even a short training finds defective cells better than chance"
-    expect(page.get_by_text(f"{metrics['image_auroc']:.3f}").first).to_be_visible()
+    expect(page.get_by_text(f"{metrics['image_auroc']:.3f}").filter(visible=True).first).to_be_visible()
     assert metrics["not_available"]["pixel_auroc"], "there are no masks, and that is said"
 
     # A second run, from a shell, appears on the same page and is compared.
     second = _train_from_a_shell(tmp_path, "--seed", "1")
     _open_tab(page, "Compare")
-    expect(page.get_by_text("Differences").or_(page.get_by_text("differs")).first).to_be_visible()
+    expect(page.get_by_text(str(second["run_id"])).first).to_be_attached()
     page.goto(f"{server.url}/?tab=Compare&runs={runs[0].name},{second['run_id']}")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
-    expect(page.get_by_text("image_size").or_(page.get_by_text("Image size")).first).to_be_visible()
+    expect(page.get_by_text("What differs")).to_be_visible()
+    expect(page.get_by_text("Image size").filter(visible=True).first).to_be_visible()
 
     # Nothing went to the outside.
     assert requests
@@ -100,6 +108,6 @@ def test_a_run_survives_reload_second_tab_and_restart_of_the_dashboard(page: Pag
         cancel = page.get_by_role("button", name="Cancel")
         expect(cancel).to_be_visible()
         cancel.click()
-        expect(page.get_by_text("cancelled", exact=True).first).to_be_visible(timeout=120_000)
+        expect(_badge(page, "cancelled")).to_be_visible(timeout=120_000)
     runs = list((tmp_path / "runs").glob("2*"))
     assert len(runs) == 1, "no reload and no second tab started another run"

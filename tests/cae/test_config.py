@@ -1,0 +1,73 @@
+"""Options: presets fill what is not given, bounds hold, and bad values are one sentence."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from app.cae.config import PRESETS, CaeConfig, make_config, read_config
+from app.core.errors import OptionError
+
+
+def test_the_default_is_the_recommended_preset() -> None:
+    assert make_config({}) == make_config({"preset": "recommended"})
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_a_preset_sets_its_values_and_what_is_given_wins(preset: str) -> None:
+    config = make_config({"preset": preset})
+    assert {name: getattr(config, name) for name in PRESETS[preset]} == PRESETS[preset]
+    assert make_config({"preset": preset, "epochs": 3, "top_fraction": 0.5}).top_fraction == 0.5
+
+
+def test_as_documented_is_the_network_as_it_is_usually_described() -> None:
+    config = make_config({"preset": "documented"})
+    assert (config.ssim_weight, config.mse_scale, config.epochs, config.batch_size, config.image_size) == (0.84, 1.0, 20, 16, 128)
+    assert (config.mask_ratio, config.mask_patch, config.masked_pictures) == (0.25, 16, 1.0)
+    assert (config.learning_rate, config.weight_decay, config.val_fraction, config.latent_dim) == (1e-3, 1e-4, 0.15, 128)
+    assert config.threshold_quantile == 0.95
+
+
+def test_epochs_follow_from_steps_unless_they_are_given() -> None:
+    assert make_config({"steps": 100, "batch_size": 10}).epochs_for(95) == 10
+    assert make_config({"steps": 100, "epochs": 2}).epochs_for(95) == 2
+    assert make_config({"preset": "documented", "steps": 100, "batch_size": 10}).epochs_for(95) == 10
+    assert make_config({"preset": "documented"}).epochs_for(95) == 20
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"image_size": 50}, ["image_size", "multiple of 16", "50"]),
+        ({"image_size": 100}, ["image_size", "100"]),
+        ({"image_size": 16}, ["image_size", "64", "16"]),
+        ({"mask_patch": 24}, ["mask_patch", "128", "24"]),
+        ({"epochs": "many"}, ["epochs", "many"]),
+        ({"preset": ["recommended"]}, ["preset"]),
+        ({"learning_rate": "nan"}, ["learning_rate", "nan"]),
+        ({"colour": "red"}, ["colour", "red"]),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence_with_what_came(values: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(OptionError) as raised:
+        make_config(values)
+    assert all(word in str(raised.value) for word in words), raised.value
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", json.dumps({"preset": []}), json.dumps({"data": 5})])
+def test_a_damaged_configuration_is_an_option_error(content: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(OptionError):
+        read_config(path)
+
+
+def test_a_configuration_survives_the_way_through_its_file(tmp_path: Path) -> None:
+    config = make_config({"preset": "documented", "epochs": 3, "device": "cpu"})
+    path = tmp_path / "config.json"
+    path.write_text(config.model_dump_json(), encoding="utf-8")
+    assert read_config(path) == config
+    assert set(json.loads(path.read_text(encoding="utf-8"))) == set(CaeConfig.model_fields)
