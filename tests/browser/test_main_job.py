@@ -84,7 +84,7 @@ def test_the_whole_main_job(page: Page, server: Server, tmp_path: Path) -> None:
     page.goto(f"{server.url}/?tab=Compare&runs={runs[0].name},{second['run_id']}")
     expect(page.locator(".js-plotly-plot").first).to_be_visible()
     expect(page.get_by_text("What differs")).to_be_visible()
-    expect(page.get_by_text("Image size").filter(visible=True).first).to_be_visible()
+    expect(page.get_by_role("region", name="Options that differ between the ticked runs")).to_be_visible()
 
     # Nothing went to the outside.
     assert requests
