@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,15 @@ from app.cae.config import make_config
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.errors import AppError, DeviceError, OptionError
 from app.options import OneSentenceParser, add_config_options, config_values
+
+METRIC_NAMES = {
+    "image_auroc": "image AUROC",
+    "image_ap": "average precision",
+    "image_f1": "F1",
+    "pixel_auroc": "pixel AUROC",
+    "aupro": "AUPRO",
+    "aupimo": "AUPIMO",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -86,6 +95,8 @@ def _add_cae(commands: Any) -> None:
 
 def _device(args: argparse.Namespace) -> int:
     checked = make_config({"min_vram_mib": args.min_vram_mib, "device": args.device})
+    if args.save and not args.save.absolute().parent.is_dir():
+        raise OptionError(f"--save: expected a file in a folder that exists, got {args.save}.")
     if args.verify:
         return _verify(checked.min_vram_mib, checked.device, args.json, args.save)
     if args.save:
@@ -139,12 +150,35 @@ def _cae(args: argparse.Namespace) -> int:
         folder = RunFolder(args.run_folder)
     else:
         folder = RunFolder.create(args.runs_dir or default_runs_dir(), make_config(config_values(args)))
-    with _only_our_output():
-        status = run_in_folder(folder.path)
+    with _only_our_output() as say:
+        # For people, progress goes to standard output wherever that leads; a page's run has its log, a script its JSON.
+        people = not args.json and args.run_folder is None
+        status = run_in_folder(folder.path, echo=say if people else None)
     result = summary(folder.path)
     if args.json:
         _print(result)
+    elif people:
+        _print(_in_words(result))
     return status
+
+
+def _in_words(result: dict[str, Any]) -> str:
+    """A run's end for people: where it lies, what it reached, and why something is not there."""
+    lines = [f"Run {result['run_id']} {result['state']}, in {result['run_folder']}"]
+    if result["path"]:
+        speeds = ((result["train_images_per_s"], "training"), (result["score_images_per_s"], "scoring"))
+        rates = ", ".join(f"{name} {value:.3g} images/s" for value, name in speeds if value is not None)
+        lines.append(f"{result['path']}: {result['epochs']} epochs" + (f", {rates}" if rates else ""))
+    metrics = result["metrics"]
+    missing = metrics.get("not_available") or {}
+    for key, name in METRIC_NAMES.items():
+        if metrics.get(key) is not None:
+            lines.append(f"{name} {metrics[key]:.3f}")
+        elif result["state"] == "finished" and missing.get(key):
+            lines.append(f"{name} not available: {missing[key]}")
+    if result["state"] == "cancelled":
+        lines.append(f"Go on with: python -m app.main runs resume {result['run_id']}")
+    return "\n".join(lines)
 
 
 def _print(value: dict[str, Any] | str) -> None:
@@ -153,13 +187,21 @@ def _print(value: dict[str, Any] | str) -> None:
 
 
 @contextlib.contextmanager
-def _only_our_output() -> Iterator[None]:
-    """Send what libraries write to standard output (oneDNN's lines, TensorFlow's) to stderr, so that JSON stays alone on stdout."""
+def _only_our_output() -> Iterator[Callable[[str], None]]:
+    """Send what libraries write to standard output (oneDNN's lines, TensorFlow's) to stderr, so that JSON stays alone on stdout.
+
+    Gives a function that writes a line to the real standard output meanwhile.
+    """
     sys.stdout.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
+
+    def say(line: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads any more: the run goes on all the same
+            os.write(kept, f"{line}\n".encode())
+
     try:
-        yield
+        yield say
     finally:
         sys.stdout.flush()
         os.dup2(kept, 1)

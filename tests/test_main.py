@@ -144,3 +144,22 @@ def test_a_package_called_app_in_the_current_folder_is_not_mistaken_for_ours(tmp
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert "the wrong app" not in done.stdout
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.tensorflow
+def test_a_run_tells_its_progress_and_its_end_on_standard_output(tmp_path: Path) -> None:
+    options = ["--data", "synthetic:weave,train=12,good=4,defective=4", "--image-size", "64", "--base-filters", "4", "--epochs", "1"]
+    done = _run("cae", *options)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("training") for line in lines)
+    run_id = next(line for line in lines if line.startswith("Run ")).split()[1]
+    assert (tmp_path / "runs" / run_id / "metrics.json").exists()
+    assert any(line.startswith("image AUROC ") for line in lines)
+
+
+def test_a_place_that_cannot_be_saved_to_is_said_before_the_work() -> None:
+    done = _run("device", "--verify", "--save", "/nonexistent/answer.json")
+    assert done.returncode == 2
+    assert "--save" in done.stderr
+    assert "/nonexistent/answer.json" in done.stderr

@@ -25,8 +25,7 @@ _UPLOADED = "_cae_uploaded"
 
 FOLDER, ZIP = "folder", "zip"
 CHOICES = {**SOURCES, FOLDER: "A folder on this machine", ZIP: "Upload a zip"}
-UPLOADS_FOLDER = ".uploads"
-"""Below the folder of runs, hidden from the list of runs: what was uploaded must be there as long as a run may read it."""
+
 PROBLEMS_SHOWN = 3
 NAME_LENGTH = 18
 NOTES_SHOWN = 20
@@ -102,7 +101,7 @@ def _typed_folder() -> str | None:
 
 def _is_upload(path: str) -> bool:
     """Whether `path` lies in what visitors uploaded, which an earlier run may name."""
-    uploads = (state.runs_dir() / UPLOADS_FOLDER).resolve()
+    uploads = (state.runs_dir() / state.UPLOADS_FOLDER).resolve()
     return Path(path).is_absolute() and Path(path).resolve().is_relative_to(uploads)
 
 
@@ -117,7 +116,7 @@ def _uploaded_zip() -> str | None:
     if upload.file_id not in known:
         try:
             with st.spinner("Checking and unpacking …"):
-                known[upload.file_id] = str(unpack(upload.getvalue(), upload.name, state.runs_dir() / UPLOADS_FOLDER))
+                known[upload.file_id] = str(unpack(upload.getvalue(), upload.name, state.runs_dir() / state.UPLOADS_FOLDER))
         except AppError as error:
             st.error(escaped(str(error)), icon=":material/folder_zip:")
             return None

@@ -73,7 +73,9 @@ def data_label(data: str | None) -> str | None:
     """A built-in data set by its name, a folder by its last two parts."""
     if not data or data in BUILT_IN_DATA:
         return data
-    return "/".join(PurePath(data).parts[-2:]).lstrip("/")
+    parts = PurePath(data).parts
+    # An upload lies in a folder named by its content's digest, which tells a reader nothing.
+    return "/".join(parts[-1:] if state.UPLOADS_FOLDER in parts else parts[-2:]).lstrip("/")
 
 
 def run_labels(frame: pd.DataFrame) -> dict[str, str]:

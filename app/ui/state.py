@@ -26,6 +26,9 @@ REFRESH_S = "refresh_s"
 SELECTED_RUN = "run"
 COMPARED_RUNS = "runs"
 
+UPLOADS_FOLDER = ".uploads"
+"""Below the folder of runs, hidden from the list of runs: what was uploaded must be there as long as a run may read it."""
+
 TABS = ("Device", "Keras CAE", "Compare")
 FORCED_CHOICES = ("auto", "cpu", "gpu")
 LARGEST_WITHOUT_GPU_MIB = 8192

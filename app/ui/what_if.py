@@ -40,7 +40,7 @@ def render() -> None:
 
 
 def _decision(machine: Machine) -> None:
-    decision = machine.decide(state.min_vram_mib(), state.forced_device())
+    decision = machine.decide(state.min_vram_mib())  # a path forced for this machine is not forced for that one
     build = TensorFlowBuild(installed=True, has_gpu=machine.build_has_gpu)
     with st.container(horizontal=True, gap="small"):
         st.badge("simulated", icon=":material/science:", color="orange")
