@@ -17,3 +17,4 @@ for tab, page in ((device, device_tab), (cae, cae_tab), (compare, compare_tab)):
     if tab.open:
         with tab:
             page.render()
+state.into_url()

@@ -7,7 +7,6 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.ui import device_cpu, device_decided, device_live, measure, memory_need, proof, state, what_if
 from app.ui.cae_text import escaped
 
@@ -84,14 +83,15 @@ def _refresh_choice(place: DeltaGenerator) -> None:
 def _threshold_and_choice() -> None:
     slider, choice = st.columns([4, 1], gap="large", vertical_alignment="center")
     highest = state.largest_total_mib(state.gpu())
+    st.session_state.setdefault(state.MIN_VRAM_MIB, min(state.min_vram_mib(), highest))
+    st.session_state.setdefault(state.FORCED_DEVICE, state.forced_device())
     slider.slider(
         "Free VRAM needed, MiB",
         min_value=0,
         max_value=highest,
-        value=DEFAULT_MIN_VRAM_MIB,
         step=SLIDER_STEP_MIB,
         key=state.MIN_VRAM_MIB,
-        bind="query-params",
+        persist_state="session",
         help="A GPU is used when at least this much of its memory is free. Runs started from this page decide by it.",
     )
     with slider:
@@ -99,11 +99,10 @@ def _threshold_and_choice() -> None:
     choice.segmented_control(
         "Path",
         options=state.FORCED_CHOICES,
-        default="auto",
         key=state.FORCED_DEVICE,
         format_func={"auto": "auto", "cpu": "CPU", "gpu": "GPU"}.__getitem__,
         required=True,
-        bind="query-params",
+        persist_state="session",
         help="auto decides by the threshold; CPU and GPU force a path for runs started from this page.",
     )
 

@@ -1,7 +1,7 @@
 """What the pages share: keys of the session state, the threshold in force, the live sampler, the folder of runs.
 
-The threshold, the forced path and the open tab live in the URL, so that a link shows the same page. A widget that is not
-drawn (its tab is closed) has no entry in the session state; then the URL is asked.
+The threshold, the forced path and the open tab live in the URL, so that a link or a reload shows the same page. Before its widget was
+drawn for the first time a value has no entry in the session state; then the URL is asked.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ def largest_total_mib(facts: GpuFacts) -> int:
 
 
 def min_vram_mib() -> int:
-    """The threshold in force for this visitor, MiB."""
+    """The threshold in force for this visitor, MiB; a link that names none that can be is as good as none."""
     value = st.session_state.get(MIN_VRAM_MIB, st.query_params.get(MIN_VRAM_MIB))
     try:
-        return max(0, int(value)) if value is not None else DEFAULT_MIN_VRAM_MIB
+        number = int(value) if value is not None else DEFAULT_MIN_VRAM_MIB
     except (TypeError, ValueError):
         return DEFAULT_MIN_VRAM_MIB
+    return number if number >= 0 else DEFAULT_MIN_VRAM_MIB
 
 
 def forced_device() -> str:
@@ -103,6 +104,19 @@ def run_decision(device: str | None = None) -> Decision:
 def path_label(decided: Decision) -> str:
     """`GPU · NVIDIA RTX A4000`, `CPU · AVX2 through oneDNN`: the same words that a run's profile uses."""
     return decided_profile(decided, gpu(), cpu(), build()).path
+
+
+def into_url() -> None:
+    """Keep threshold and forced path in the URL, on every tab.
+
+    Streamlit's own binding takes a parameter out of the URL when its widget is not drawn: a reload on another tab, during a training say,
+    would then decide by the default again.
+    """
+    for key, value, default in ((MIN_VRAM_MIB, min_vram_mib(), DEFAULT_MIN_VRAM_MIB), (FORCED_DEVICE, forced_device(), "auto")):
+        if value == default:
+            st.query_params.pop(key, None)
+        elif st.query_params.get(key) != str(value):
+            st.query_params[key] = str(value)
 
 
 def runs_dir() -> Path:

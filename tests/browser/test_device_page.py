@@ -44,6 +44,22 @@ def test_a_link_survives_the_other_tabs(page: Page, tmp_path: Path) -> None:
         expect(page.get_by_test_id("stSliderThumbValue").first).to_have_text("512")
 
 
+def test_a_moved_threshold_survives_a_reload_on_another_tab(page: Page, tmp_path: Path) -> None:
+    with running_dashboard(folder=tmp_path) as server:
+        page.goto(server.url)
+        slider = page.get_by_role("slider").first
+        slider.focus()
+        slider.press("ArrowLeft")
+        page.wait_for_url("**min_vram_mib=1984**")
+        page.get_by_role("tab", name="Keras CAE").click()
+        expect(page.get_by_text("1\u202f984 MiB free VRAM")).to_be_visible()
+        page.wait_for_url("**min_vram_mib=1984**")
+        page.reload()
+        expect(page.get_by_text("1\u202f984 MiB free VRAM")).to_be_visible()
+        page.get_by_role("tab", name="Device").click()
+        expect(page.get_by_test_id("stSliderThumbValue").first).to_have_text("1984")
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_page(page: Page, tmp_path: Path, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
