@@ -100,6 +100,12 @@ class LiveSampler:
         with self._lock:
             return [sample for sample in self._history if sample.at >= oldest]
 
+    def stop(self) -> None:
+        """End the thread after the look it is at; it starts again when somebody asks."""
+        with self._lock:
+            self._thread, self._asked = None, float("-inf")
+        self._wake.set()
+
     def _ensure_running(self) -> None:
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
@@ -107,10 +113,11 @@ class LiveSampler:
                 self._thread.start()
 
     def _run(self) -> None:
-        while True:
+        while self._thread is threading.current_thread():
             if time.monotonic() - self._asked > self._idle_after_s:
                 self._wake.clear()
                 self._wake.wait()
+                continue
             self.looking_since = time.time()
             sample = take_sample(self._probe)
             self.looking_since = None

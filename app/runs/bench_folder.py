@@ -44,8 +44,10 @@ class BenchFolder:
 
     @classmethod
     def new(cls, runs_dir: Path) -> BenchFolder:
-        """A name for a new benchmark, sortable by start (UTC); nothing is made yet."""
-        return cls(Path(runs_dir) / BENCH_DIR / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}")
+        """A name for a new benchmark, sortable by start (UTC, then 1/256 s); nothing is made yet."""
+        now = time.time()
+        name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{int(now % 1 * 256):02x}{secrets.token_hex(1)}"
+        return cls(Path(runs_dir) / BENCH_DIR / name)
 
     @property
     def bench_id(self) -> str:

@@ -53,7 +53,10 @@ def start_proof(runs_dir: Path, *, min_vram_mib: int, device: str, program: Sequ
     going_on = newest_proof(runs_dir)
     if going_on is not None and going_on.state == "running":
         return going_on
-    folder = Path(runs_dir).absolute() / PROOFS_DIR / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{secrets.token_hex(2)}"
+    now = time.time()
+    # Sortable to the microsecond: the newest one is found by its name.
+    name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(now))}-{int(now % 1 * 1e6):06d}-{secrets.token_hex(2)}"
+    folder = Path(runs_dir).absolute() / PROOFS_DIR / name
     options = ["device", "--verify", "--min-vram-mib", str(min_vram_mib), "--device", device, "--save", str(folder / ANSWER)]
     try:
         folder.mkdir(parents=True)

@@ -92,6 +92,22 @@ def test_a_hanging_probe_leaves_the_last_sample_and_says_since_when() -> None:
     assert good is first
 
 
+def test_a_stopped_sampler_probes_no_more_until_it_is_asked_again() -> None:
+    calls: list[float] = []
+
+    def probe() -> GpuFacts:
+        calls.append(time.monotonic())
+        return A_GPU
+
+    sampler = LiveSampler(probe, interval_s=0.01)
+    sampler.latest(wait_s=5)
+    sampler.stop()
+    assert _until(lambda: bool(calls) and time.monotonic() - calls[-1] > 0.3)
+    before = len(calls)
+    sampler.latest()
+    assert _until(lambda: len(calls) > before)
+
+
 def test_history_grows_oldest_first() -> None:
     sampler = LiveSampler(lambda: A_GPU, interval_s=0.01)
     sampler.latest(wait_s=5)

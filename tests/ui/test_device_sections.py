@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.cae.config import make_config
 from app.core.machines import simulated_machines
-from app.ui import memory_need
+from app.ui import memory_need, state
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def _fresh_caches() -> Iterator[None]:
     st.cache_resource.clear()
     yield
+    state.sampler().stop()  # threads of many tests would queue for one nvidia-smi
     st.cache_resource.clear()
 
 

@@ -10,6 +10,8 @@ import streamlit as st
 from fake_machine import smi_environment
 from streamlit.testing.v1 import AppTest
 
+from app.ui import state
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -19,6 +21,7 @@ def _fresh_caches() -> Iterator[None]:
     st.cache_resource.clear()
     st.cache_data.clear()
     yield
+    state.sampler().stop()  # threads of many tests would queue for one nvidia-smi
     st.cache_resource.clear()
     st.cache_data.clear()
 

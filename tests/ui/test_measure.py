@@ -13,6 +13,7 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.runs.bench_folder import list_benches
+from app.ui import state
 from app.ui.measure import speed_bars
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,6 +24,7 @@ BENCH_ID = "20260101-120000-abcd"
 def _fresh_caches() -> Iterator[None]:
     st.cache_resource.clear()
     yield
+    state.sampler().stop()  # threads of many tests would queue for one nvidia-smi
     st.cache_resource.clear()
 
 
