@@ -240,23 +240,3 @@ def _of_node(value: str, node: str) -> int | None:
             return cpus
         place -= times
     return min(cpus for cpus, _ in runs)
-
-
-def parse_thread_count(text: str) -> tuple[int | None, str | None]:
-    """(the thread count in force, what is wrong with the text) for a value like that of `OMP_NUM_THREADS`.
-
-    A list counts by its first number, as OpenMP takes it for the outermost level. `None` is no valid count: the library
-    falls back to its own default. Spaces around a number are fine.
-    """
-    value = text.strip()
-    shown = printable(text, 40)
-    if not value:
-        return None, "it is set but empty, which is no thread count; the library's default is in force"
-    first, comma, _ = value.partition(",")
-    if re.fullmatch(r"\+?[0-9]{1,6}", first.strip()) and int(first) > 0:
-        if not comma:
-            return int(first), None
-        return int(first), f"'{shown}' is a list, of which the first number, {int(first)}, counts"
-    if re.fullmatch(r"[+-]?[0-9]+", value):
-        return None, f"'{shown}' is no positive number; the library's default is in force"
-    return None, f"'{shown}' is no whole number; the library's default is in force"

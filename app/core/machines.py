@@ -40,7 +40,15 @@ class Machine:
 
 def simulated_machines() -> tuple[Machine, ...]:
     """The situations this project was made for, and some that are seldom at hand."""
-    server = _cpu("Intel Xeon Gold 6338", 32, 64, 64, _AVX512)
+    return (*_known_situations(), *_seldom_at_hand())
+
+
+def _server() -> CpuFacts:
+    return _cpu("Intel Xeon Gold 6338", 32, 64, 64, _AVX512)
+
+
+def _known_situations() -> tuple[Machine, ...]:
+    server = _server()
     return (
         Machine(
             "ci",
@@ -79,6 +87,12 @@ def simulated_machines() -> tuple[Machine, ...]:
             _one("Quadro T2000", 4096, 887, capability=(7, 5)),
             _cpu("Intel Core i7-9850H", 6, 12, 12, _AVX2),
         ),
+    )
+
+
+def _seldom_at_hand() -> tuple[Machine, ...]:
+    server = _server()
+    return (
         Machine(
             "four",
             "Shared server, four GPUs",

@@ -98,14 +98,18 @@ ONEDNN_ISA_NAMES = frozenset(
 """Values of ONEDNN_MAX_CPU_ISA (oneDNN developer guide, "CPU Dispatcher Control"); any other is silently passed over (measured)."""
 
 
+MOST_DIGITS = 7
+
+
 def read_thread_count(text: str) -> ThreadCount:
     """What a thread variable's text means: `"4"` is 4, `"4,3,2"` is 4 and odd, `"all"`, `""`, `"0"` and `"-3"` name no number."""
     if not text.strip():
         return ThreadCount(None, "is set but empty")
     first, comma, _ = text.partition(",")
     digits = first.strip()
-    if not digits.removeprefix("-").removeprefix("+").isdecimal() or not digits.isascii():
-        return ThreadCount(None, f"is {text!r}, which is not a whole number of threads")
+    # Longer ones name no machine's threads, and Python refuses to read numbers of thousands of digits.
+    if not digits.removeprefix("-").removeprefix("+").isdecimal() or not digits.isascii() or len(digits) > MOST_DIGITS:
+        return ThreadCount(None, f"is {text[:40]!r}, which is not a whole number of threads")
     count = int(digits)
     if count < 1:
         return ThreadCount(None, f"is {text!r}, which is below 1")

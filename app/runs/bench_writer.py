@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +19,7 @@ from app.runs.files import write_bytes, write_json
 from app.runs.log import RunLog
 from app.runs.processes import mark
 from app.runs.queue import Place
+from app.runs.signals import handling_stop
 from app.runs.status import HEARTBEAT_S, RunStatus, utc_now
 
 _LOOK_EVERY_S = 0.25
@@ -117,27 +116,9 @@ class Writer:
             self._echo(sentence)
 
 
-@contextlib.contextmanager
-def stopping_signals(writer: Writer) -> Iterator[None]:
-    """SIGTERM, SIGINT (Ctrl-C) and SIGHUP ask for a stop, a second one ends the process at once. Ignored ones stay ignored."""
-
-    def handle(number: int, _frame: object) -> None:
-        if writer.signalled:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        writer.note_signal()
-
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
-                before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+def stopping_signals(writer: Writer) -> contextlib.AbstractContextManager[None]:
+    """SIGTERM, SIGINT (Ctrl-C) and SIGHUP ask for a stop, a second one ends the process at once."""
+    return handling_stop(lambda _name: writer.note_signal(), lambda: writer.signalled)
 
 
 def terminal_echo() -> Echo:

@@ -10,11 +10,10 @@ import csv
 import dataclasses
 import io
 import math
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from app.runs.files import give_reserve, plain, write_bytes, write_json
 from app.runs.folder import RunFolder
 from app.runs.log import RunLog
 from app.runs.processes import memory_now
+from app.runs.signals import handling_stop
 from app.runs.status import HEARTBEAT_S, RunStatus, utc_now
 
 _TICK_S = 0.25
@@ -228,30 +228,13 @@ def history_csv(rows: list[dict[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-@contextmanager
-def stopping_signals(recorder: Recorder) -> Iterator[None]:
-    """SIGTERM, SIGINT (Ctrl-C) and SIGHUP ask the run to stop; a second one ends the process at once.
+def stopping_signals(recorder: Recorder) -> AbstractContextManager[None]:
+    """SIGTERM, SIGINT (Ctrl-C) and SIGHUP ask the run to stop; a second one ends the process at once."""
 
-    A signal that the starter had set to be ignored (`nohup`, a background job) stays ignored.
-    """
-
-    def handle(number: int, _frame: object) -> None:
-        name = signal.Signals(number).name
+    def second() -> bool:
         # Only a signal after a signal: the file that asks for a cancel comes with one of its own, and may be seen first.
         if recorder.signalled:
             recorder.folder.ask_cancel()
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        recorder.note_signal(name)
+        return recorder.signalled
 
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        for name in ("SIGTERM", "SIGINT", "SIGHUP"):
-            number = getattr(signal, name, None)
-            if number is not None and signal.getsignal(number) not in (signal.SIG_IGN, None):
-                before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+    return handling_stop(recorder.note_signal, second)

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recorded_machines import MACHINES, environment_of
+from recorded_machines import MACHINES
 
 from app.core.cgroup import count_cpus
-from app.core.cpu_probe import ODD_SLURM, cpu_facts, parse_thread_count, slurm_cpus, windows_features
+from app.core.cpu_probe import ODD_SLURM, cpu_facts, slurm_cpus, windows_features
 from app.core.cpu_text import FEATURES, SOME_ONLY, parse_cpuinfo, parse_sysctl
 from app.core.facts import CpuFacts
 
@@ -332,28 +332,6 @@ def test_the_tightest_limit_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count", "warns"),
-    [
-        ("B13-empty", None, True),
-        ("B13-list", 4, True),
-        ("B13-all", None, True),
-        ("B13-float", None, True),
-        ("B13-zero", None, True),
-        ("B13-neg", None, True),
-        ("B13-space", 4, False),
-    ],
-)
-def test_odd_thread_counts(name: str, count: int | None, warns: bool) -> None:
-    found, sentence = parse_thread_count(environment_of(name)["OMP_NUM_THREADS"])
-    assert (found, sentence is not None) == (count, warns)
-
-
-@pytest.mark.parametrize(("text", "count"), [("8", 8), ("xyz", None), ("-1", None), ("2, 2", 2), (",4", None), ("1e3", None), ("٣", None)])
-def test_thread_count_of_any_variable(text: str, count: int | None) -> None:
-    assert parse_thread_count(text)[0] == count
-
-
-@pytest.mark.parametrize(
     ("text", "count"),
     [("0-11", 12), ("0,2-3", 3), ("0-3,2-5", 6), ("7", 1), ("", None), ("3-1", None), ("a", None), ("0-", None), ("0-999999", None)],
 )
@@ -400,10 +378,3 @@ def test_no_sysctl_breaks_it(lines: list[str]) -> None:
 )
 def test_no_slurm_variable_breaks_it(environ: dict[str, str]) -> None:
     assert 1 <= in_group("nothing", environ=environ).usable_cores <= 12
-
-
-@given(st.text(max_size=30))
-def test_no_thread_count_breaks_it(text: str) -> None:
-    count, sentence = parse_thread_count(text)
-    assert count is None or count >= 1
-    assert count is not None or sentence

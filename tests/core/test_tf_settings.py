@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from recorded_machines import environment_of
 
 from app.core.tf_settings import (
@@ -156,3 +158,33 @@ def test_a_build_without_gpu_support_reads_no_cuda_variable() -> None:
     told = with_readback(found, onednn_on=None, compute_threads=None, inter_op=12, built_with_gpu=False, hidden_by_call=None)
     assert told[0].name == "CUDA_VISIBLE_DEVICES"
     assert (told[0].honoured, told[0].how_known) == (None, "this TensorFlow build has no GPU support, so nothing reads it")
+
+
+@pytest.mark.parametrize(
+    ("text", "count", "odd"),
+    [
+        ("8", 8, False),
+        (" 4 ", 4, False),
+        ("4,3,2", 4, True),
+        ("2, 2", 2, True),
+        ("", None, True),
+        ("xyz", None, True),
+        ("1.0", None, True),
+        ("0", None, True),
+        ("-1", None, True),
+        (",4", None, True),
+        ("1e3", None, True),
+        ("٣", None, True),
+        ("9" * 5000, None, True),
+    ],
+)
+def test_a_thread_count_of_any_spelling(text: str, count: int | None, odd: bool) -> None:
+    found = read_thread_count(text)
+    assert (found.count, found.problem is not None) == (count, odd)
+
+
+@given(st.text(max_size=30))
+def test_no_thread_count_breaks_it(text: str) -> None:
+    found = read_thread_count(text)
+    assert found.count is None or found.count >= 1
+    assert found.count is not None or found.problem
