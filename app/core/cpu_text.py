@@ -98,7 +98,7 @@ def _architecture(text: str, blocks: list[dict[str, str]]) -> str | None:
     first = blocks[0]
     if "flags" in first or "vendor_id" in first:
         return "x86_64"
-    if "cpu implementer" in first or "features" in first:
+    if "cpu implementer" in first:
         return "aarch64" if first.get("cpu architecture", "8") in ("8", "AArch64") else "armv7l"
     if "power" in first.get("cpu", "").lower() or re.search(r"^platform\s*:\s*(PowerNV|pSeries)", text, re.MULTILINE):
         return "ppc64le"

@@ -10,7 +10,7 @@ from app.core.facts import CpuFacts, GpuFacts
 from app.core.profile import HardwareProfile
 from app.core.reasons import REASONS
 from app.core.tf_build import TensorFlowBuild
-from app.core.tf_settings import Setting, onednn_wanted
+from app.core.tf_settings import Setting, onednn_wanted, plan_threads, planned_settings, setting_warnings
 
 
 def decided_profile(
@@ -30,13 +30,17 @@ def decided_profile(
         settings=(Setting("ONEDNN_MAX_CPU_ISA", isa, "user"),) if isa else (),
         onednn=onednn_wanted(environ.get("TF_ENABLE_ONEDNN_OPTS", "1")),
         tensorflow_version=build.version,
-        warnings=(*decision.warnings, *build_warnings(decision, build), *gpu.problems, *cpu.problems),
+        warnings=(*decision.warnings, *beforehand_warnings(decision, build, cpu, environ), *gpu.problems, *cpu.problems),
     )
 
 
-def build_warnings(decision: Decision, build: TensorFlowBuild) -> tuple[str, ...]:
-    """What is to be said when the decision is the GPU and the TensorFlow installed here cannot follow it."""
+def beforehand_warnings(
+    decision: Decision, build: TensorFlowBuild, cpu: CpuFacts, environ: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """What a run would say beyond the decision: a build that cannot follow it, and variables of the user with odd values."""
+    threads = plan_threads(cpu.usable_cores, None, None, environ)
+    odd = setting_warnings(planned_settings(path=decision.selected_device, threads=threads, gpu=None, environ=environ))
     if decision.selected_device != "gpu" or build.has_gpu is not False:
-        return ()
+        return odd
     name = f"'{decision.gpu.name}'" if decision.gpu else "that is there"
-    return (f"{REASONS['build'].format(gpu=name)} A run takes the CPU path here.",)
+    return (f"{REASONS['build'].format(gpu=name)} A run takes the CPU path here.", *odd)

@@ -5,8 +5,8 @@ The sentences are templates in `reasons.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from app.core.errors import OptionError
@@ -61,6 +61,8 @@ class Decision:
     auto_would_say: str | None = None
     """When forced: auto's own reason."""
     warnings: tuple[str, ...] = field(default=())
+    more_gpus: tuple[Gpu, ...] = ()
+    """Further GPUs of a run over several, see `several_gpus`."""
 
     @property
     def chart(self) -> tuple[Question, ...]:
@@ -79,6 +81,7 @@ class _Situation:
     cpu: CpuFacts
     threshold: int
     build_has_gpu: bool | None
+    held: frozenset[str] = frozenset()
 
     def free(self, gpu: Gpu) -> int | None:
         return self.facts.system_memory_free_mib if gpu.unified_memory else gpu.free_mib
@@ -92,14 +95,21 @@ _Check = tuple[str, str, Callable[[_Situation, Gpu], str | None]]
 
 
 def decide(
-    gpu: GpuFacts, cpu: CpuFacts, min_vram_mib: int = DEFAULT_MIN_VRAM_MIB, *, device: str = "auto", build_has_gpu: bool | None = None
+    gpu: GpuFacts,
+    cpu: CpuFacts,
+    min_vram_mib: int = DEFAULT_MIN_VRAM_MIB,
+    *,
+    device: str = "auto",
+    build_has_gpu: bool | None = None,
+    held: Collection[str] = (),
 ) -> Decision:
     """The path for these facts. The usable GPU with most free memory wins, of equals the first; `min_vram_mib` free is enough.
 
     `device`: `auto`, `cpu`, `gpu`, or one GPU by physical index or by (the beginning of) its UUID. `build_has_gpu`: whether
-    the installed TensorFlow can use GPUs at all, `None` when that was not looked up. Raises OptionError for another device.
+    the installed TensorFlow can use GPUs at all, `None` when that was not looked up. `held`: keys of GPUs
+    that are other runs'; one of them is taken only where no other passes. Raises OptionError for another device.
     """
-    situation = _Situation(gpu, cpu, min_vram_mib, build_has_gpu)
+    situation = _Situation(gpu, cpu, min_vram_mib, build_has_gpu, frozenset(held))
     auto = _auto(situation)
     wanted = device.strip()
     if wanted.lower() in ("auto", ""):
@@ -135,7 +145,10 @@ def _visible(situation: _Situation, gpu: Gpu) -> str | None:
 
 
 def _computes(situation: _Situation, gpu: Gpu) -> str | None:
-    return REASONS["no slice"].format(gpu=situation.named(gpu)) if gpu.mig == "parent" else None
+    if gpu.mig != "parent":
+        return None
+    divided = any(other.index == gpu.index and other.mig not in (None, "parent") for other in situation.facts.gpus)
+    return REASONS["divided" if divided else "no slice"].format(gpu=situation.named(gpu))
 
 
 def _supported(situation: _Situation, gpu: Gpu) -> str | None:
@@ -186,9 +199,9 @@ def _ask_all(situation: _Situation) -> list[tuple[Gpu, str | None]]:
     for place, gpu in enumerate(situation.facts.gpus):
         refusals = ((at, said) for at, (_, _, check) in enumerate(_CHECKS) if (said := check(situation, gpu)))
         step, why = next(refusals, (len(_CHECKS), None))
-        ranked.append((-step, -(situation.free(gpu) or 0), place, gpu, why))
-    ranked.sort(key=lambda row: row[:3])
-    return [(row[3], row[4]) for row in ranked]
+        ranked.append((-step, gpu.key in situation.held, -(situation.free(gpu) or 0), place, gpu, why))
+    ranked.sort(key=lambda row: row[:4])
+    return [(row[4], row[5]) for row in ranked]
 
 
 def _in_order(rounds: list[tuple[Gpu, str | None]]) -> list[tuple[Gpu, str | None]]:
@@ -206,15 +219,18 @@ def _stopped_at(situation: _Situation, rounds: list[tuple[Gpu, str | None]]) -> 
     return next(key for key, _, check in _CHECKS if check(situation, gpu)), why
 
 
-def _chart(situation: _Situation, stopped: str | None, why: str, forced: str | None, selected: Device = "cpu") -> tuple[Question, ...]:
-    """All general questions; those behind the one that decided are not reached."""
+def _chart(
+    situation: _Situation, stopped: str | None, why: str, forced: str | None, selected: Device = "cpu", usable: Question | None = None
+) -> tuple[Question, ...]:
+    """All general questions; those behind the one that decided are not reached. `usable` is the one that a forced GPU has to answer."""
     rows = [("present", "Is there an NVIDIA GPU?"), *((key, text) for key, text, _ in _CHECKS)]
     pointless = {"build" if situation.build_has_gpu is None else "", "" if any(gpu.mig for gpu in situation.facts.gpus) else "slice"}
     rows = [row for row in rows if row[0] not in pointless]
     keys = [key for key, _ in rows]
     end = keys.index(stopped) if stopped in keys else len(keys)
-    first = Question("forced", "Is a path forced?", forced or "no, auto", "yes" if forced else "no", selected, keys[0])
-    questions = [first]
+    leads_to = selected if usable is None else usable.key
+    questions = [Question("forced", "Is a path forced?", forced or "no, auto", "yes" if forced else "no", leads_to, keys[0])]
+    questions += [] if usable is None else [usable]
     for at, (key, text) in enumerate(rows):
         reached = at <= end and not forced
         branch: Literal["yes", "no"] | None = None if not reached else "no" if at == end else "yes"
@@ -231,7 +247,8 @@ def _yes(situation: _Situation, key: str) -> str:
 
 
 def _about(situation: _Situation, gpu: Gpu, why: str | None, chosen: Gpu | None) -> Question:
-    answer = why or _gpu_reason(situation, gpu) + ("" if gpu is chosen else " Another one has more, or comes first.")
+    other = " It is left to another run." if gpu.key in situation.held else " Another one has more, or comes first."
+    answer = why or _gpu_reason(situation, gpu) + ("" if gpu is chosen else other)
     text = f"Can GPU {gpu.index} '{gpu.name}' be used?"
     return Question("gpu", text, answer, "no" if why else "yes", about_gpu=gpu.index, about_uuid=gpu.uuid)
 
@@ -246,25 +263,42 @@ def _forced(situation: _Situation, auto: Decision, device: str) -> Decision:
     if device.lower() == "cpu":
         return _answer(situation, auto, device, "cpu", None, f"{REASONS['forced cpu']} {cpu_path(situation.cpu)} {said}")
     wanted, why = _find(situation, device)
+    facts = situation.facts
+    blind = wanted is None and device.lower() == "gpu" and not facts.gpus and facts.device_node
+    if situation.build_has_gpu is False and (wanted is not None or blind):
+        why = REASONS["build"].format(gpu=situation.named(wanted) if wanted else "that is there")
+        wanted, blind = None, False
     if wanted is not None:
         against = next((text for _, _, check in _CHECKS if (text := check(situation, wanted))), None)
         warnings = (WARN_FORCED.format(gpu=situation.named(wanted), why=against),) if against else ()
         return _answer(
             situation, auto, device, "gpu", wanted, f"{REASONS['forced gpu'].format(gpu=situation.named(wanted))} {said}", warnings
         )
-    facts = situation.facts
-    if device.lower() == "gpu" and not facts.gpus and facts.device_node:
+    if blind:
         reason = REASONS["forced gpu blind"].format(because=facts.no_gpu_because or REASONS["no gpu"])
         return _answer(situation, auto, device, "gpu", None, f"{reason} {said}")
     reason = f"{REASONS['forced in vain'].format(device=device)} {why} {cpu_path(situation.cpu)}"
     repeats = auto.selected_device == "cpu" and why in auto.reason
-    return _answer(situation, auto, device, "cpu", None, f"{reason} Auto would say the same." if repeats else f"{reason} {said}")
+    return _answer(
+        situation, auto, device, "cpu", None, f"{reason} Auto would say the same." if repeats else f"{reason} {said}", refused=why
+    )
 
 
 def _answer(
-    situation: _Situation, auto: Decision, device: str, selected: Device, gpu: Gpu | None, reason: str, warnings: tuple[str, ...] = ()
+    situation: _Situation,
+    auto: Decision,
+    device: str,
+    selected: Device,
+    gpu: Gpu | None,
+    reason: str,
+    warnings: tuple[str, ...] = (),
+    refused: str | None = None,
 ) -> Decision:
-    questions = (*_chart(situation, None, "", f"yes: {device}", selected), *auto.table)
+    usable = None
+    if device.lower() != "cpu":
+        found = "nobody can tell; it is tried" if gpu is None else "yes"
+        usable = Question("usable", "Can the forced GPU be used?", refused or found, "no" if refused else "yes")
+    questions = (*_chart(situation, None, "", f"yes: {device}", selected, usable), *auto.table)
     return Decision(selected, gpu, reason, situation.threshold, questions, device, auto.reason, (*warnings, *_warnings(situation, gpu)))
 
 
@@ -298,6 +332,27 @@ def _find(situation: _Situation, device: str) -> tuple[Gpu | None, str]:
         slices = [gpu for gpu in usable if gpu.index == wanted.index]
         return (slices[0], "") if slices else (None, REASONS["no slice"].format(gpu=situation.named(wanted)))
     return (wanted, "") if wanted.visible else (None, REASONS["forced hidden"].format(gpu=situation.named(wanted)))
+
+
+def after_start(decision: Decision, happened: str, cpu: CpuFacts) -> Decision:
+    """What became of a decision for a GPU that TensorFlow then could not use: one more question, and the chart ends on the CPU.
+
+    `happened` says why, in lower case and without a full stop.
+    """
+    tried = Question("ran", "Does a first operation run?", happened, "no")
+    questions = [
+        replace(question, yes_leads_to=tried.key) if question.about_gpu is None and question.yes_leads_to == "gpu" else question
+        for question in decision.questions
+    ]
+    after = max((at for at, question in enumerate(questions) if question.about_gpu is None and question.branch), default=-1) + 1
+    reason = REASONS["gpu failed"].format(
+        gpu=f"GPU '{decision.gpu.name}'" if decision.gpu else "The GPU",
+        chosen="forced" if decision.forced else "chosen",
+        happened=happened,
+        path=cpu_path(cpu),
+    )
+    shown = (*questions[:after], tried, *questions[after:])
+    return replace(decision, selected_device="cpu", gpu=None, more_gpus=(), reason=reason, questions=shown)
 
 
 def _warnings(situation: _Situation, gpu: Gpu | None) -> tuple[str, ...]:

@@ -50,6 +50,11 @@ class Gpu:
     problem: str | None = None
     """Why this GPU cannot be used or measured, as one sentence."""
 
+    @property
+    def key(self) -> str:
+        """Names this GPU among the others of the machine, from one process to the next: the UUID where the driver tells one."""
+        return self.uuid or f"gpu-{self.index}"
+
 
 @dataclass(frozen=True)
 class GpuFacts:

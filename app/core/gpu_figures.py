@@ -58,14 +58,15 @@ _NOT_NAMES = frozenset({"n/a", "unknown", "err!", "unknown error", "gpu is lost"
 def settle_memory(gpu: Gpu, raw: RawMemory) -> tuple[Gpu, str | None]:
     """`gpu` with trustworthy memory figures, and a sentence for the list of problems where they were not.
 
-    Totals below 1 MiB are unknown (some coherent-memory systems answer so), free above total is clamped, and only a
-    known integrated part that says "not supported" counts as unified memory.
+    Totals below 1 MiB are unknown (some coherent-memory systems answer so), free above total is clamped, and only a known
+    integrated part counts as unified memory: one that says "not supported", or gives the system's RAM as its own.
     """
     total, free = _mib(raw.total_mib), _mib(raw.free_mib)
     if raw.total_mib is not None and not raw.total_mib >= 1:
         zero = ZERO_MEMORY.format(gpu=describe(gpu))
         return replace(gpu, problem=gpu.problem or zero), zero
-    if raw.unsupported and free is None and INTEGRATED.search(gpu.name):
+    if INTEGRATED.search(gpu.name) and (raw.unsupported or free is not None):
+        # Where such a part does report numbers, they are those of the system's RAM, without what the kernel could give back.
         return replace(gpu, unified_memory=True), None
     sentence: str | None = None
     if free is None:

@@ -68,7 +68,7 @@ def trouble(kind: str, source: str, **values: object) -> Trouble:
 def printable(text: str, limit: int = 120) -> str:
     """`text` on one line, without control and replacement characters, at most `limit` characters."""
     kept = "".join(c if c.isprintable() and c != "\N{REPLACEMENT CHARACTER}" else " " for c in text)
-    kept = " ".join(kept.split()).rstrip(".")
+    kept = " ".join(kept.split()).rstrip(". ")
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 

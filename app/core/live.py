@@ -20,6 +20,8 @@ from app.core.gpu_probe import gpu_facts
 
 HISTORY_S = 300.0
 MIB = 1024 * 1024
+FIRST_CPU_LOOK_S = 0.1
+"""psutil's own advice for the least time between two looks at the CPU."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ class LiveSampler:
         self._history: deque[Sample] = deque(maxlen=int(HISTORY_S / 0.5))
         self._good_gpu: Sample | None = None
         self._asked = 0.0
+        self._first_asked: float | None = None
         self._wake = threading.Event()
         self._first = threading.Event()
         self._lock = threading.Lock()
@@ -80,12 +83,13 @@ class LiveSampler:
         """When the probe now under way began, `time.time()`; None between probes. A large age means that it hangs."""
 
     def latest(self, wait_s: float = 0.0) -> Sample | None:
-        """The newest sample, at once; `wait_s` bounds the wait for the very first one."""
+        """The newest sample, at once; only the very first one is waited for, `wait_s` in all however often and by whom it is asked for."""
         self._asked = time.monotonic()
+        if self._first_asked is None:
+            self._first_asked = self._asked
         self._ensure_running()
         self._wake.set()
-        if wait_s > 0:
-            self._first.wait(wait_s)
+        self._first.wait(max(0.0, self._first_asked + wait_s - self._asked))
         with self._lock:
             return self._history[-1] if self._history else None
 
@@ -113,6 +117,8 @@ class LiveSampler:
                 self._thread.start()
 
     def _run(self) -> None:
+        psutil.cpu_percent(percpu=True)  # the first call has nothing to compare with and answers 0
+        time.sleep(FIRST_CPU_LOOK_S)
         while self._thread is threading.current_thread():
             if time.monotonic() - self._asked > self._idle_after_s:
                 self._wake.clear()

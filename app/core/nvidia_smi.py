@@ -16,7 +16,7 @@ from typing import IO
 
 from app.core.facts import Gpu
 from app.core.gpu_trouble import Trouble, kind_of_code, kind_of_text, printable, trouble
-from app.core.smi_table import FIELDS, SMALL_FIELDS, Table, parse_slices, parse_table
+from app.core.smi_table import FIELDS, HANDLE_ERROR, SMALL_FIELDS, Table, parse_slices, parse_table
 
 USUAL_PLACES = (
     Path("/usr/lib/wsl/lib/nvidia-smi"),
@@ -51,8 +51,24 @@ class _Output:
     err: str = ""
 
     @property
+    def text(self) -> str:
+        return f"{self.out}\n{self.err}"
+
+    @property
+    def message(self) -> str | None:
+        """The line that tells most: one that names a known trouble, else the first that is no row of a table."""
+        lines = [line for line in self.text.splitlines() if line.strip()]
+        told = next((line for line in lines if kind_of_text(line)), None)
+        return told or next((line for line in lines if line.count(",") < len(SMALL_FIELDS) - 1), None)
+
+    @property
     def detail(self) -> str:
-        return next((line for line in (*self.out.splitlines(), *self.err.splitlines()) if line.strip()), "no message")
+        return self.message or next((line for line in self.text.splitlines() if line.strip()), "no message")
+
+    @property
+    def usable(self) -> bool:
+        """Whether the rows count: a sick GPU alone does not make the others' figures wrong, whatever the status (255 was seen)."""
+        return self.status in USABLE_STATUS or (self.status is not None and HANDLE_ERROR.search(self.text) is not None)
 
 
 class _CannotStartError(Exception):
@@ -108,12 +124,12 @@ def _read(tool: Path, env: dict[str, str], deadline: float, limit_s: float) -> S
     output, fields = _query(tool, env, deadline)
     if output.status is None:
         return SmiReading(trouble=trouble("timeout", "nvidia-smi", seconds=limit_s))
-    table = parse_table(output.out, fields) if output.status in USABLE_STATUS else Table()
+    table = parse_table(output.out, fields) if output.usable else Table()
     if not table.gpus:
         return SmiReading(trouble=_trouble_of(output, table))
     problems = list(table.problems)
     if output.status != 0:
-        problems.append(STATUS_SENTENCE.format(status=output.status, detail=printable(output.err or output.out.splitlines()[-1])))
+        problems.append(STATUS_SENTENCE.format(status=output.status, detail=printable(output.message or "no message")))
     return SmiReading(_with_slices(tool, env, deadline, table), table.driver_version, tuple(problems))
 
 
@@ -147,17 +163,23 @@ def _with_slices(tool: Path, env: dict[str, str], deadline: float, table: Table)
 
 
 def _trouble_of(output: _Output, table: Table) -> Trouble:
-    text = f"{output.out}\n{output.err}"
-    kind = (kind_of_code(output.status) if output.status else None) or kind_of_text(text)
+    kind = (kind_of_code(output.status) if output.status else None) or kind_of_text(output.text)
     if kind == "nvml absent":
         kind = "library"
     if kind is not None:
         return trouble(kind, "nvidia-smi", detail=output.detail)
     if output.status != 0:
-        return trouble("failed", "nvidia-smi", status=output.status, detail=output.detail)
+        return trouble("failed", "nvidia-smi", status=_in_words(output.status), detail=output.detail)
     if table.header_only:
         return trouble("header only", "nvidia-smi")
     return trouble("garbage" if output.out.strip() else "empty", "nvidia-smi", detail=output.detail)
+
+
+def _in_words(status: int | None) -> str:
+    """`3`, or `-11, SIGSEGV` for a program that a signal ended."""
+    with contextlib.suppress(ValueError, TypeError):
+        return f"{status}, {signal.Signals(-status).name}" if status is not None and status < 0 else str(status)
+    return str(status)
 
 
 _abandoned: list[subprocess.Popen[bytes]] = []

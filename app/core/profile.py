@@ -45,6 +45,8 @@ class HardwareProfile:
     """Why TensorFlow does not use what was decided, as one sentence; `None` when it does."""
     gpu: Gpu | None = None
     """The GPU in use; `None` on the CPU path."""
+    more_gpus: tuple[Gpu, ...] = ()
+    """Further GPUs in use, in a run over several."""
     gpu_facts: GpuFacts | None = None
     cpu: CpuFacts | None = None
     cuda_available: bool | None = None
@@ -63,6 +65,8 @@ class HardwareProfile:
     logical_devices: tuple[str, ...] = ()
     tf_device_string: str = "/CPU:0"
     """What to enter with `tf.device(…)`: on this device the work is done."""
+    strategy_devices: tuple[str, ...] = ()
+    """In a run over several GPUs: the devices of its `MirroredStrategy`; else empty."""
     first_op_device: str | None = None
     first_op_ms: float | None = None
     memory_growth: bool | None = None
@@ -87,6 +91,9 @@ class HardwareProfile:
     @property
     def path(self) -> str:
         """Short label: `GPU · NVIDIA RTX A4000`, `CPU · AVX2 through oneDNN`, `CPU · oneDNN off`."""
+        if self.selected_device == "gpu" and self.more_gpus and self.gpu:
+            names = [gpu.name for gpu in (self.gpu, *self.more_gpus)]
+            return "GPU · " + " + ".join(f"{names.count(name)} × {name}" for name in dict.fromkeys(names))
         if self.selected_device == "gpu":
             return f"GPU · {self.gpu.name if self.gpu else 'unknown GPU'}"
         if self.onednn is False:

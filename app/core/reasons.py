@@ -14,10 +14,11 @@ REASONS = {
     "no gpu because": "No usable NVIDIA GPU: {because}",
     "hidden": "{note}",
     "hidden plainly": "Every GPU is hidden from this process.",
+    "divided": "GPU {gpu} is divided by MIG: TensorFlow computes on its slices, each listed for itself.",
     "no slice": "GPU {gpu} is divided by MIG and has no slice to compute on; create one (nvidia-smi mig -cgi … -C).",
     "driver too old": "The NVIDIA driver {driver} is too old for this TensorFlow (needs ≥ {needed}); update the driver.",
     "gpu too old": "GPU {gpu} has compute capability {capability}, this TensorFlow is built for {needed} and later.",
-    "build": "This TensorFlow build has no GPU support; GPU {gpu} stays unused (install the extra gpu instead of cpu).",
+    "build": "GPU {gpu} stays unused: this TensorFlow build has no GPU support (install the extra gpu instead of cpu).",
     "windows": "Native Windows: TensorFlow uses no NVIDIA GPU there since 2.11; use WSL2.",
     "macos": "macOS: TensorFlow has no NVIDIA GPU support there.",
     "forced cpu": "The CPU is forced.",
@@ -26,6 +27,7 @@ REASONS = {
     "forced in vain": "A GPU is forced ({device}), but it cannot be used.",
     "no such gpu": "No GPU matches '{device}'; there are: {known}.",
     "ambiguous": "'{device}' is the beginning of more than one UUID: {known}.",
+    "gpu failed": "{gpu} was {chosen}, but {happened}. {path}",
     "forced hidden": "GPU {gpu} is hidden by CUDA_VISIBLE_DEVICES.",
 }
 PATH_AVX2 = "Using AVX2 CPU path."

@@ -44,7 +44,7 @@ _MARKER = re.compile(
 )
 _UNSUPPORTED = re.compile(r"^\[?\s*(n/?a|not supported|not available)\s*\]?$", re.IGNORECASE)
 _UUID = re.compile(r"^(GPU|MIG)-[0-9A-Za-z/-]+$")
-_HANDLE_ERROR = re.compile(r"unable to determine the device handle for gpu\s*([0-9A-Fa-f:.]{1,20})", re.IGNORECASE)
+HANDLE_ERROR = re.compile(r"unable to determine the device handle for gpu\s*([0-9A-Fa-f:.]{1,20})", re.IGNORECASE)
 _MESSAGE = re.compile(r"unable to determine the device handle|^(warning|error|failed)\b", re.IGNORECASE)
 
 
@@ -74,6 +74,7 @@ def parse_table(text: str, fields: tuple[str, ...] = FIELDS) -> Table:
     Rows of `name, memory.total, memory.free` are understood too: wrappers and old tools answer so whatever is asked.
     A row that fits neither is left out with a sentence, and never shifts or renumbers the others.
     """
+    text = text.replace("\N{ZERO WIDTH NO-BREAK SPACE}", "")  # a byte order mark, as Windows' redirections write it
     lines = [line.strip()[:MAX_LINE] for line in re.split(r"[\r\n]+", text, maxsplit=MAX_LINES)[:MAX_LINES]]
     body = [line for line in lines if line and "memory.total" not in line]
     gpus: dict[int, Gpu] = {}
@@ -140,7 +141,18 @@ def _fit(record: str, fields: tuple[str, ...]) -> dict[str, str] | None:
         return None
     measured = [row[field] for field in ("memory.total", "memory.free", "memory.used") if field in row]
     shifted = any(number(cell) is None and ("." in cell or _UUID.match(cell)) for cell in measured)
-    return None if shifted else row
+    return None if shifted or _shifted_behind(row) else row
+
+
+def _shifted_behind(row: dict[str, str]) -> bool:
+    """Whether a comma inside a figure (`15,900`) moved the cells behind it: then they hold what belongs to their neighbours."""
+    capability, mig = row.get("compute_cap", ""), row.get("mig.mode.current", "")
+    first, comma, _ = row.get("name", "").partition(",")
+    return (
+        (number(capability) is not None and _capability(capability) is None)
+        or number(mig) is not None
+        or (comma != "" and (number(first) is not None or _MARKER.match(first.strip()) is not None))
+    )
 
 
 def _split_short(record: str) -> tuple[int | None, str, str, str] | None:
@@ -166,10 +178,10 @@ def _short_or_sick(record: str, place: int) -> tuple[Gpu | None, str | None]:
         return settle_memory(
             Gpu(index=index, uuid=None, name=clean_name(name, index)), _memory({"memory.total": total, "memory.free": free})
         )
-    if error := _HANDLE_ERROR.search(record):
+    if error := HANDLE_ERROR.search(record):
         gpu = Gpu(index=place, uuid=None, name=clean_name(None, place), pci_bus_id=error[1].strip(":"))
         sentence = SICK.format(gpu=describe(gpu), said=printable(record, 120), what="handle")
-    elif row := re.match(r"([0-9]{1,4})\s*,\s*((?:GPU|MIG)-[0-9A-Za-z-]+)?", record):
+    elif row := re.match(r"([0-9]{1,3})\s*,\s*((?:GPU|MIG)-[0-9A-Za-z-]+)?", record):
         gpu = Gpu(index=int(row[1]), uuid=row[2], name=clean_name(None, int(row[1])))
         sentence = MALFORMED.format(row=printable(record, 120))
     else:

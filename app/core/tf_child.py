@@ -74,7 +74,7 @@ def try_threads(request: dict[str, Any]) -> None:
         "threads",
         getter_intra=getters.get_intra_op_parallelism_threads(),
         getter_inter=getters.get_inter_op_parallelism_threads(),
-        compute_threads=tf_readback.compute_threads(),
+        compute_threads=tf_readback.compute_threads(None if request["way"] == "omp" else inter),
     )
 
 

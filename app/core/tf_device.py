@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import types
-from collections.abc import MutableMapping
+from collections.abc import Collection, MutableMapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from app.core.errors import DeviceError
 from app.core.facts import CpuFacts, GpuFacts
 from app.core.gpu_probe import gpu_facts
 from app.core.profile import HardwareProfile
+from app.core.several_gpus import with_more_gpus
 from app.core.tf_build import tensorflow_build
 from app.core.tf_gpu import GpuFailure
 from app.core.tf_log import catch_descriptor
@@ -55,9 +56,11 @@ class _Asked:
     device: str
     intra_op_threads: int | None
     inter_op_threads: int | None
+    gpus: int
 
     def __str__(self) -> str:
         threads = f", threads {self.intra_op_threads or 'auto'}/{self.inter_op_threads or 'auto'}"
+        threads += f", {self.gpus} GPUs" if self.gpus > 1 else ""
         return f"threshold {self.min_vram_mib} MiB, device {self.device}{threads}"
 
 
@@ -93,6 +96,8 @@ def configure_tensorflow(
     device: str = "auto",
     intra_op_threads: int | None = None,
     inter_op_threads: int | None = None,
+    gpus: int = 1,
+    own: Collection[str] = (),
     gpu: GpuFacts | None = None,
     cpu: CpuFacts | None = None,
 ) -> HardwareProfile:
@@ -106,13 +111,15 @@ def configure_tensorflow(
         device: `auto`, `cpu`, `gpu`, or one GPU by UUID or index.
         intra_op_threads: threads inside one operation; `None`: the environment's, else the usable cores.
         inter_op_threads: operations run at once; `None`: the environment's, else the usable cores.
+        gpus: how many GPUs to use at most, for a `MirroredStrategy` over `strategy_devices` of the profile.
+        own: keys of the GPUs (`Gpu.key`) that are this process's; another one is taken only where none of them passes. Empty: any.
         gpu, cpu: facts that are at hand already; probed when `None`.
 
     Raises:
         DeviceError: TensorFlow cannot run here at all (no AVX, not installed, broken installation).
         OptionError: `device` names nothing.
     """
-    asked = _Asked(min_vram_mib, device, intra_op_threads, inter_op_threads)
+    asked = _Asked(min_vram_mib, device, intra_op_threads, inter_op_threads, gpus)
     state = _state()
     with state.lock:
         if state.profile is not None:
@@ -120,7 +127,9 @@ def configure_tensorflow(
         build = tensorflow_build()
         gpu = gpu if gpu is not None else gpu_facts()
         cpu = cpu if cpu is not None else cpu_facts()
-        decision = decide(gpu, cpu, min_vram_mib, device=device, build_has_gpu=build.has_gpu)
+        held = {found.key for found in gpu.gpus if own and found.key not in own}
+        decision = decide(gpu, cpu, min_vram_mib, device=device, build_has_gpu=build.has_gpu, held=held)
+        decision = with_more_gpus(decision, gpu, gpus, build_has_gpu=build.has_gpu, held=held)
         state.profile = _bring_up(Situation(gpu, cpu, build, decision), asked, state)
         state.asked, state.asked_text = _key(asked), str(asked)
         return state.profile
@@ -138,7 +147,7 @@ def user_environment() -> dict[str, str]:
 
 
 def _key(asked: _Asked) -> tuple[object, ...]:
-    return (asked.min_vram_mib, asked.device, asked.intra_op_threads, asked.inter_op_threads)
+    return (asked.min_vram_mib, asked.device, asked.intra_op_threads, asked.inter_op_threads, asked.gpus)
 
 
 def _cached(state: _State, asked: _Asked) -> HardwareProfile:
@@ -183,8 +192,8 @@ def _require_runnable(facts: Situation) -> None:
 
 
 def _settings(facts: Situation, threads: ThreadPlan, path: str) -> tuple[Setting, ...]:
-    gpu = facts.decision.gpu
-    shown = None if gpu is None else gpu.uuid or str(gpu.index)
+    gpus = [gpu for gpu in (facts.decision.gpu, *facts.decision.more_gpus) if gpu is not None]
+    shown = ",".join(gpu.uuid or str(gpu.index) for gpu in gpus) or None
     return planned_settings(path="gpu" if path == "gpu" else "cpu", threads=threads, gpu=shown, environ=os.environ)
 
 
@@ -195,7 +204,10 @@ def _try_gpu(facts: Situation, settings: tuple[Setting, ...], threads: ThreadPla
     environ = {**os.environ, **{setting.name: setting.value for setting in settings}}
     # A negative number there would abort the child; see plan_threads.
     environ |= {"TF_NUM_INTRAOP_THREADS": str(threads.intra_op), "TF_NUM_INTEROP_THREADS": str(threads.inter_op)}
-    request = gpu_request(facts.decision.gpu, facts.gpu.driver_version, TRIAL_LIMIT_S)
+    chosen = facts.decision.gpu
+    if chosen is not None and facts.decision.more_gpus and "CUDA_VISIBLE_DEVICES" not in os.environ:
+        chosen = replace(chosen, logical_index=0)  # the first of those that the child will see
+    request = gpu_request(chosen, facts.gpu.driver_version, TRIAL_LIMIT_S)
     trial = run_trial(request, trial_environment(environ, facts.build), TRIAL_LIMIT_S)
     return judge_gpu_trial(trial, facts.gpu.driver_version)
 

@@ -80,12 +80,34 @@ def is_onednn_on(tf: Any) -> bool | None:
         return None
 
 
-def compute_threads() -> int | None:
-    """Threads of this process that TensorFlow named `tf_Compute`: the pool that runs operations side by side. Linux only."""
+POOL_LIMIT_S = 1.0
+"""A thread names itself after it has started, so that right after the start some of the pool still bear the process's name."""
+
+
+def compute_threads(expected: int | None = None, limit_s: float = POOL_LIMIT_S) -> int | None:
+    """Threads of this process that TensorFlow named `tf_Compute`: the pool that runs operations side by side. Linux only.
+
+    Waits at most `limit_s` for `expected` of them; without an expectation, until two looks in a row agree.
+    """
+    deadline = time.monotonic() + limit_s
+    before, found = None, _count_compute_threads()
+    while (found is None or found < expected) if expected is not None else found != before:
+        if time.monotonic() >= deadline or not _TASKS.is_dir():
+            break
+        time.sleep(0.02)
+        before, found = found, _count_compute_threads()
+    return found
+
+
+def _count_compute_threads() -> int | None:
     try:
-        names = [(task / "comm").read_text(encoding="utf-8").strip() for task in _TASKS.iterdir()]
+        tasks = list(_TASKS.iterdir())
     except OSError:
         return None
+    names = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # a thread that ended meanwhile
+            names.append((task / "comm").read_text(encoding="utf-8", errors="replace").strip())
     return names.count("tf_Compute") or None
 
 

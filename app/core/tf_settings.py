@@ -80,6 +80,15 @@ _HOW_KNOWN = {
     "DNNL_MAX_CPU_ISA": "measured: SSE41 gave kernel jit:sse41",
 }
 
+_THREADING_WINS = "measured: what tf.config.threading sets wins over the variable"
+_WHY_INERT = {
+    "TF_NUM_INTRAOP_THREADS": _THREADING_WINS,
+    "TF_NUM_INTEROP_THREADS": _THREADING_WINS,
+    "ONEDNN_MAX_CPU_ISA": "measured: oneDNN passes unknown names over",
+    "DNNL_MAX_CPU_ISA": "measured: oneDNN passes unknown names over",
+}
+"""How it is known that a user's value names nothing that is in force."""
+
 _REPORTED_WHEN_SET = (
     "ONEDNN_MAX_CPU_ISA",
     "DNNL_MAX_CPU_ISA",
@@ -170,7 +179,7 @@ def forbids_growth(setting: Setting) -> bool:
 def _setting(name: str, wanted: str, environ: Mapping[str, str], threads: ThreadPlan) -> Setting:
     by_user = name in environ
     value = environ[name] if by_user else wanted
-    return Setting(
+    setting = Setting(
         name=name,
         value=value,
         set_by="user" if by_user else "app",
@@ -179,6 +188,9 @@ def _setting(name: str, wanted: str, environ: Mapping[str, str], threads: Thread
         changes=_CHANGES.get(name, ""),
         note=_user_note(name, value, threads) if by_user else None,
     )
+    if is_inert(setting) and name in _WHY_INERT:
+        return replace(setting, honoured=False, how_known=_WHY_INERT[name])
+    return setting
 
 
 def _user_note(name: str, value: str, threads: ThreadPlan) -> str | None:

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any
 
 from app.core import tf_readback
-from app.core.device_policy import Decision, cpu_path
+from app.core.device_policy import Decision, after_start
 from app.core.errors import DeviceError
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.gpu_probe import gpu_facts
@@ -24,7 +24,6 @@ FIRST_OP_LIMIT_S = 60.0
 
 REASONS = {
     "cpu failed": "TensorFlow cannot compute a convolution on the CPU: {error}",
-    "gpu failed": "{gpu} was chosen, but {sentence}. {path}",
     "free now": "{sentence} (free VRAM now: {free} MiB)",
     "already": "TensorFlow was already initialised, thread settings not applied.",
     "not pinned": "TensorFlow was already initialised with a GPU visible; enter tf.device('/CPU:0') to stay on the CPU.",
@@ -70,10 +69,12 @@ class Start:
         applied, not_applied = self._sorted_settings(on_gpu)
         return HardwareProfile(
             selected_device="gpu" if on_gpu else "cpu",
-            reason=self._reason(failure),
+            reason=" ".join((self._reason(failure), *start.left_out)),
             decision=self.facts.decision,
             happened=None if failure is None else failure.sentence,
             gpu=self.facts.decision.gpu if on_gpu else None,
+            more_gpus=tuple(gpu for gpu, _ in start.more),
+            strategy_devices=(start.device, *(device for _, device in start.more)) if start.more else (),
             gpu_facts=self.facts.gpu,
             cpu=self.facts.cpu,
             cuda_available=self._cuda_available(failure),
@@ -118,7 +119,13 @@ class Start:
             limit_s=FIRST_OP_LIMIT_S,
             log=self.log,
             driver=self.facts.gpu.driver_version,
+            more=self.facts.decision.more_gpus,
+            in_order=self._pinned_by_app(),
         )
+
+    def _pinned_by_app(self) -> bool:
+        """Whether CUDA_VISIBLE_DEVICES names the GPUs decided on, and nothing else."""
+        return not self.initialised and any(item.name == "CUDA_VISIBLE_DEVICES" and item.set_by == "app" for item in self.settings)
 
     def _start_cpu(self, failure: GpuFailure) -> GpuStart:
         """The CPU path: no GPU visible to TensorFlow, or, where it is too late for that, the CPU named for every operation."""
@@ -137,7 +144,7 @@ class Start:
         told = with_readback(
             self.settings,
             onednn_on=tf_readback.is_onednn_on(self.tf),
-            compute_threads=tf_readback.compute_threads(),
+            compute_threads=tf_readback.compute_threads(None if self.initialised else self.threads.inter_op),
             inter_op=self.threads.inter_op,
             built_with_gpu=tf_readback.is_built_with_gpu(self.tf),
             hidden_by_call=REASONS["narrowed" if on_gpu else "hidden"] if by_user and not self.initialised else None,
@@ -167,9 +174,7 @@ class Start:
     def _reason(self, failure: GpuFailure | None) -> str:
         if failure is None:
             return self.facts.decision.reason
-        gpu = self.facts.decision.gpu
-        name = f"GPU '{gpu.name}'" if gpu else "The GPU"
-        return REASONS["gpu failed"].format(gpu=name, sentence=failure.sentence, path=cpu_path(self.facts.cpu))
+        return after_start(self.facts.decision, failure.sentence, self.facts.cpu).reason
 
     def _cuda_available(self, failure: GpuFailure | None) -> bool:
         usable = any(gpu.visible and gpu.problem is None and gpu.mig != "parent" for gpu in self.facts.gpu.gpus)

@@ -19,31 +19,30 @@ CLEAR = "rgba(0,0,0,0)"
 MAX_CORES_SHOWN = 64
 
 
-def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int) -> go.Figure:
-    """One bar a GPU: used from the left, free to its total; a line where the free part would just meet the threshold."""
+def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int, *, faded: bool = False) -> go.Figure:
+    """One bar a GPU: used from the left, free to its total; a line where the free part would just meet the threshold.
+
+    `faded`: the figures are old.
+    """
     known = [gpu for gpu in gpus if gpu.total_mib]
     labels = [gpu_label(gpu) for gpu in known]
     used = [gpu.total_mib - (gpu.free_mib or 0) for gpu in known if gpu.total_mib]
     free = [gpu.free_mib or 0 for gpu in known]
     figure = go.Figure()
-    figure.add_bar(
-        y=labels, x=used, orientation="h", name="used", marker_color=FAINT, hovertemplate="%{y}: %{x:,.0f} MiB used<extra></extra>"
-    )
-    figure.add_bar(
-        y=labels, x=free, orientation="h", name="free", marker_color=GPU_GREEN, hovertemplate="%{y}: %{x:,.0f} MiB free<extra></extra>"
-    )
+    look = {"orientation": "h", "opacity": 0.4 if faded else 1.0}
+    figure.add_bar(y=labels, x=used, name="used", marker_color=FAINT, hovertemplate="%{y}: %{x:,.0f} MiB used<extra></extra>", **look)
+    figure.add_bar(y=labels, x=free, name="free", marker_color=GPU_GREEN, hovertemplate="%{y}: %{x:,.0f} MiB free<extra></extra>", **look)
     for row, gpu in enumerate(known):
         mark = (gpu.total_mib or 0) - min_vram_mib
         if mark >= 0:
             figure.add_shape(type="line", x0=mark, x1=mark, y0=row - 0.48, y1=row + 0.48, line={"color": THRESHOLD, "width": 3})
-    figure.add_scatter(
-        x=[None], y=[None], mode="lines", line={"color": THRESHOLD, "width": 3}, name=f"used must stay left: {fmt.mib(min_vram_mib)} free"
-    )
+    figure.add_scatter(x=[None], y=[None], mode="lines", line={"color": THRESHOLD, "width": 3}, name=f"threshold {fmt.mib(min_vram_mib)}")
     figure.update_layout(
         barmode="stack",
         height=96 + 38 * len(known),
         margin={"l": 0, "r": 8, "t": 28, "b": 0},
-        xaxis={"title": "VRAM, MiB", "rangemode": "tozero"},
+        xaxis={"title": "VRAM, MiB", "rangemode": "tozero", "tickformat": ",d"},
+        separators=".\N{NARROW NO-BREAK SPACE}",
         yaxis={"autorange": "reversed", "automargin": True},
         bargap=0.35,
         **common_layout(),
@@ -62,21 +61,28 @@ def history_frame(samples: Sequence[Sample]) -> pd.DataFrame:
 
 
 def history_spec(series: Sequence[str]) -> dict[str, Any]:
-    """Vega-Lite for `history_frame`. The same for every refresh, so that the browser only takes in new data and keeps the zoom;
-    `st.plotly_chart` (Streamlit 1.67) would take each refresh for a new chart.
+    """Vega-Lite for `history_frame`: the lines, and below them a strip of all five minutes in which a span can be marked to zoom into it.
+
+    The same for every refresh, so that the browser only takes in new data and keeps the marked span. `st.plotly_chart` (Streamlit 1.67)
+    would take each refresh for a new chart, and it forgets a zoom bound to the scales whenever data come in.
     """
     names = list(dict.fromkeys(["CPU", "RAM", *series]))
     greens = itertools.chain([GPU_GREEN], itertools.cycle(OKABE_ITO[3:] + OKABE_ITO[:3]))
     colours = [{"CPU": CPU_BLUE, "RAM": FAINT}.get(name) or next(greens) for name in names]
-    return {
+    clock = {"format": "%H:%M:%S", "tickCount": 6, "grid": False}
+    percent = {"field": "percent", "type": "quantitative", "scale": {"domain": [0, 100]}}
+    lines = {
         "mark": {"type": "line", "strokeWidth": 2, "clip": True, "tooltip": True},
-        "height": 260,
-        "params": [
-            {"name": "zoom", "select": {"type": "interval", "encodings": ["x"], "zoom": "wheel![event.shiftKey]"}, "bind": "scales"}
-        ],
+        "height": 200,
         "encoding": {
-            "x": {"field": "time", "type": "temporal", "title": None, "axis": {"format": "%H:%M:%S", "tickCount": 6, "grid": False}},
-            "y": {"field": "percent", "type": "quantitative", "title": "in use, %", "scale": {"domain": [0, 100]}},
+            "x": {
+                "field": "time",
+                "type": "temporal",
+                "title": None,
+                "axis": clock,
+                "scale": {"domain": {"param": "span", "encoding": "x"}},
+            },
+            "y": {**percent, "title": "in use, %"},
             "color": {
                 "field": "series",
                 "type": "nominal",
@@ -86,6 +92,17 @@ def history_spec(series: Sequence[str]) -> dict[str, Any]:
             },
         },
     }
+    strip = {
+        "mark": {"type": "area", "color": CPU_BLUE, "opacity": 0.35},
+        "height": 34,
+        "transform": [{"filter": "datum.series === 'CPU'"}],
+        "params": [{"name": "span", "select": {"type": "interval", "encodings": ["x"]}}],
+        "encoding": {
+            "x": {"field": "time", "type": "temporal", "title": None, "axis": {"labels": False, "ticks": False, "grid": False}},
+            "y": {**percent, "title": None, "axis": None},
+        },
+    }
+    return {"vconcat": [lines, strip], "spacing": 8}
 
 
 def core_frame(percents: Sequence[float]) -> pd.DataFrame:

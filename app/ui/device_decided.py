@@ -23,21 +23,33 @@ def verdict(decision: Decision, path: str) -> None:
         st.warning(escaped(warning), icon=":material/warning:")
 
 
-def how(decision: Decision, facts: GpuFacts) -> None:
-    """The questions as a flow chart with the taken branch marked, and each GPU with its answer."""
+def by_memory_alone(decision: Decision, path: str) -> None:
+    """Below the verdict, where the installed TensorFlow cannot follow: what the same machine would take with a build that can."""
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.badge(path, color=path_badge(decision.selected_device), icon=":material/call_split:")
+        st.markdown(escaped(f"with a TensorFlow that supports GPUs: {decision.reason}"), width="stretch")
+
+
+def how(decision: Decision, facts: GpuFacts, machine: Decision | None = None) -> None:
+    """The questions as a flow chart with the taken branch marked, and each GPU with its answer.
+
+    `machine` is the decision whose table is shown, where the chart's own ends on the build and says nothing about memory.
+    """
     st.graphviz_chart(flow_chart(decision, st.context.theme.type or "light"), width="content", alt=flow_chart_in_words(decision))
-    if decision.table:
+    shown = machine or decision
+    if shown.table:
+        chosen = "chosen" if decision.gpu == shown.gpu else "would be chosen"
         # A static table wraps its sentences; a data frame would cut them off.
-        st.table(pd.DataFrame([_table_row(question, decision, facts) for question in decision.table]).set_index("GPU"))
+        st.table(pd.DataFrame([_table_row(question, shown, facts, chosen) for question in shown.table]).set_index("GPU"))
     if facts.visibility_note:
         st.caption(escaped(facts.visibility_note))
 
 
-def _table_row(question: Question, decision: Decision, facts: GpuFacts) -> dict[str, str]:
+def _table_row(question: Question, decision: Decision, facts: GpuFacts, in_words: str) -> dict[str, str]:
     gpu = next((found for found in facts.gpus if found.index == question.about_gpu and found.uuid == question.about_uuid), None)
     chosen = gpu is not None and decision.gpu is not None and (gpu.index, gpu.uuid) == (decision.gpu.index, decision.gpu.uuid)
     return {
         "GPU": charts.gpu_label(gpu) if gpu else str(question.about_gpu),
-        "usable": "chosen" if chosen else question.branch or fmt.UNKNOWN,
-        "why": escaped(question.answer),
+        "usable": in_words if chosen else question.branch or fmt.UNKNOWN,
+        "why": escaped(question.answer.replace("(< ", "(<\u00a0").replace("(≥ ", "(≥\u00a0")),
     }

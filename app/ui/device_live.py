@@ -14,7 +14,8 @@ from app.ui import format as fmt
 from app.ui import state
 from app.ui.cae_text import escaped
 
-STALE_AFTER_S = 5.0
+SLOW_AFTER_S = 2.0
+"""A probe that takes longer is told of: NVML and a well nvidia-smi answer in less."""
 
 
 def render() -> None:
@@ -26,17 +27,20 @@ def render() -> None:
     _freshness(newest)
     shown = newest.gpu
     if not shown.gpus and (last := state.sampler().last_with_gpus()) is not None:
-        st.warning(f"GPU status unavailable since {_clock(last.at)}. The figures below are the last good ones.", icon=":material/history:")
+        st.warning(
+            f"GPU status unavailable since {_clock(last.at)}. The GPU figures below are those of that moment, the last good ones.",
+            icon=":material/history:",
+        )
         shown = last.gpu
     if shown.gpus:
-        _gpu_panel(shown)
+        _gpu_panel(shown, stale=shown is not newest.gpu)
     _cpu_panel(newest)
     frame = charts.history_frame(state.sampler().history())
     spec = charts.history_spec(sorted(set(frame["series"]) - {"CPU", "RAM"}))
     st.vega_lite_chart(frame, spec, width="stretch", key="history", alt="CPU, RAM and VRAM in use over the last five minutes, percent")
-    st.caption("Last five minutes. Drag to move, shift and wheel to zoom, double click for all of it.")
+    st.caption("Last five minutes. Mark a span in the strip to zoom into it, drag it to move, double click the strip for all of it.")
     if not shown.gpus:
-        st.caption(f"**GPU** – {escaped(shown.no_gpu_because or 'No NVIDIA GPU found.')} {_what_would_change_it(shown)}")
+        st.caption(f"**GPU** – {_why_none(shown)}")
 
 
 def _still_looking() -> None:
@@ -49,23 +53,28 @@ def _still_looking() -> None:
 
 def _freshness(newest: Sample) -> None:
     """Age of the figures, what a refresh costs, and how often it happens."""
-    age = time.time() - newest.at
-    source = newest.gpu.source or "no GPU source"
-    cost = f"{source}, {newest.gpu.probe_ms:.1f} ms; whole refresh {newest.refresh_ms:.1f} ms"
-    if age > STALE_AFTER_S:
-        st.caption(f":orange[figures are {fmt.duration(age)} old: a probe does not answer] · {cost}")
+    since = state.sampler().looking_since
+    waiting = time.time() - since if since is not None else 0.0
+    source = {"nvml": "NVML", None: "no GPU source"}.get(newest.gpu.source, newest.gpu.source)
+    driver = f"; driver {newest.gpu.driver_version}" if newest.gpu.driver_version else ""
+    cost = f"{source}, {newest.gpu.probe_ms:.1f} ms; whole refresh {newest.refresh_ms:.1f} ms{escaped(driver)}"
+    if waiting > SLOW_AFTER_S:
+        age = fmt.duration(time.time() - newest.at)
+        st.caption(
+            f":orange[figures of {_clock(newest.at)}, {age} old: the next probe has not answered for {fmt.duration(waiting)}] · {cost}"
+        )
     else:
         st.caption(f"as of {_clock(newest.at)} · {cost}")
 
 
-def _gpu_panel(facts: GpuFacts) -> None:
+def _gpu_panel(facts: GpuFacts, *, stale: bool) -> None:
     st.plotly_chart(
-        charts.memory_bars(facts.gpus, state.min_vram_mib()),
+        charts.memory_bars(facts.gpus, state.min_vram_mib(), faded=stale),
         key="memory_bars",
         alt="; ".join(f"GPU {gpu.index}: {fmt.mib(gpu.free_mib)} free of {fmt.mib(gpu.total_mib)}" for gpu in facts.gpus),
     )
     st.dataframe(
-        pd.DataFrame([_gpu_row(gpu, facts) for gpu in facts.gpus]),
+        pd.DataFrame([_gpu_row(gpu) for gpu in facts.gpus]),
         hide_index=True,
         width="stretch",
         key="gpu_table",
@@ -83,7 +92,7 @@ def _gpu_panel(facts: GpuFacts) -> None:
         st.caption(f"Who holds the memory: {escaped(facts.processes_note)}")
 
 
-def _gpu_row(gpu: Gpu, facts: GpuFacts) -> dict[str, str]:
+def _gpu_row(gpu: Gpu) -> dict[str, str]:
     shared = "shared with system RAM"
     return {
         "GPU": charts.gpu_label(gpu),
@@ -93,7 +102,6 @@ def _gpu_row(gpu: Gpu, facts: GpuFacts) -> dict[str, str]:
         "busy": fmt.percent(gpu.utilisation_percent),
         "temperature": fmt.UNKNOWN if gpu.temperature_c is None else f"{gpu.temperature_c} °C",
         "power": fmt.UNKNOWN if gpu.power_w is None else f"{gpu.power_w:.0f} W",
-        "driver": facts.driver_version or fmt.UNKNOWN,
     }
 
 
@@ -111,10 +119,11 @@ def _cpu_panel(newest: Sample) -> None:
     )
 
 
-def _what_would_change_it(facts: GpuFacts) -> str:
-    if facts.source is None and not facts.device_node:
-        return "With an NVIDIA GPU and its driver, its memory would be drawn here against the threshold."
-    return "The cure stands in the message above."
+def _why_none(facts: GpuFacts) -> str:
+    if facts.problems or facts.device_node:
+        return "not available; cause and cure stand on top of this page."
+    because = escaped(facts.no_gpu_because or "No NVIDIA GPU found.")
+    return f"{because} With an NVIDIA GPU and its driver, its memory would be drawn here against the threshold."
 
 
 def _clock(at: float) -> str:

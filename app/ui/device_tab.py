@@ -7,6 +7,7 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from app.core.device_policy import Decision
 from app.ui import device_cpu, device_decided, device_live, measure, memory_need, proof, state, what_if
 from app.ui.cae_text import escaped
 
@@ -21,7 +22,6 @@ def render() -> None:
     with st.container(border=True, key="verdict"):
         st.fragment(_verdict, run_every=refresh_s)()
         _threshold_and_choice()
-        _build_warning()
     live, decided = st.columns([3, 2], gap="medium")
     with live, st.container(border=True, key="live"):
         title, choice = st.columns([1, 1], vertical_alignment="center")
@@ -51,14 +51,18 @@ def _below() -> None:
 
 
 def _verdict() -> None:
-    decision = state.decision()
-    device_decided.verdict(decision, state.path_label(decision))
+    run, machine = state.run_decision(), state.decision()
+    device_decided.verdict(run, state.path_label(run))
+    if run.selected_device != machine.selected_device:
+        device_decided.by_memory_alone(machine, state.path_label(machine))
+    _build_warning(run, machine)
     for problem in (*state.gpu().problems, *state.cpu().problems):
-        st.warning(escaped(problem), icon=":material/build:")
+        if problem not in run.reason:
+            st.warning(escaped(problem), icon=":material/build:")
 
 
 def _decided() -> None:
-    device_decided.how(state.decision(), state.gpu())
+    device_decided.how(state.run_decision(), state.gpu(), state.decision())
 
 
 def _refresh_s() -> float | None:
@@ -83,7 +87,8 @@ def _refresh_choice(place: DeltaGenerator) -> None:
 def _threshold_and_choice() -> None:
     slider, choice = st.columns([4, 1], gap="large", vertical_alignment="center")
     highest = state.largest_total_mib(state.gpu())
-    st.session_state.setdefault(state.MIN_VRAM_MIB, min(state.min_vram_mib(), highest))
+    # Said at every run: a slider with a new end is a new widget to Streamlit, and would begin at 0.
+    st.session_state[state.MIN_VRAM_MIB] = min(state.min_vram_mib(), highest)
     st.session_state.setdefault(state.FORCED_DEVICE, state.forced_device())
     slider.slider(
         "Free VRAM needed, MiB",
@@ -107,16 +112,16 @@ def _threshold_and_choice() -> None:
     )
 
 
-def _build_warning() -> None:
+def _build_warning(run: Decision, machine: Decision) -> None:
     """Where the installed TensorFlow cannot follow the verdict, that is said here and not found out by a slow run."""
     build = state.build()
     if not build.installed:
         st.warning(
             "No TensorFlow is installed here, so no run can start. Install it with the extra cpu or gpu.", icon=":material/download:"
         )
-    elif state.decision().selected_device == "gpu" and state.run_decision().selected_device == "cpu":
+    elif machine.selected_device == "gpu" and run.selected_device == "cpu":
         st.warning(
-            f"The TensorFlow installed here ({build.distribution} {build.version}) has no GPU support: "
-            "a run started now takes the CPU path. `make app TF=gpu` installs the build that can use this GPU.",
+            f"The TensorFlow installed here ({build.distribution} {build.version}) has no GPU support; "
+            "`make app TF=gpu` installs the build that can use this GPU.",
             icon=":material/info:",
         )

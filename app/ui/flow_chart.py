@@ -1,7 +1,7 @@
 """The decision as a flow chart in Graphviz's language: a pure function of the `Decision`, taken branch in the path's colour.
 
 The questions stand in one column; whoever answers *no* leaves it to the right, for the CPU. One leaf a question keeps the lines
-from crossing, however many questions there are.
+from crossing, however many questions there are. Where a GPU is forced, its own questions make the column in place of auto's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from app.ui.palette import path_colour
 LINE_CHARACTERS = 32
 INK = {"light": "#17212b", "dark": "#e6edf3"}
 FAINT = {"light": "#9aa6b1", "dark": "#5d6b79"}
-LEAVES = {"cpu": "CPU path", "gpu": "GPU path"}
+LEAVES = {"cpu": "CPU path", "gpu": "GPU path", "auto": "by free memory"}
 
 
 def flow_chart(decision: Decision, theme: str = "light") -> str:
@@ -30,9 +30,9 @@ def flow_chart(decision: Decision, theme: str = "light") -> str:
         f'node [color="{FAINT[theme]}", fontcolor="{FAINT[theme]}"];',
         f'edge [fontname="Helvetica", fontsize=11, arrowsize=0.6, color="{FAINT[theme]}", fontcolor="{FAINT[theme]}"];',
     ]
-    for question in decision.chart:
+    for question in _column(decision):
         lines += _question(question, decision, theme)
-    end_reached = decision.selected_device == "gpu" and not decision.forced
+    end_reached = decision.selected_device == "gpu"
     lines.append(_leaf("gpu", "gpu", end_reached))
     return "\n".join([*lines, "}"])
 
@@ -43,13 +43,22 @@ def flow_chart_in_words(decision: Decision) -> str:
     return "; ".join([*steps, f"so {LEAVES[decision.selected_device]}"])
 
 
+def _column(decision: Decision) -> tuple[Question, ...]:
+    """The questions to draw: all of auto's, or those that a forced GPU had to answer."""
+    return tuple(question for question in decision.chart if question.branch) if _gpu_forced(decision) else decision.chart
+
+
+def _gpu_forced(decision: Decision) -> bool:
+    return any(question.key == "usable" for question in decision.chart)
+
+
 def _question(question: Question, decision: Decision, theme: str) -> list[str]:
     """The node, the way down the column and the way out of it."""
     colour = path_colour(decision.selected_device)
     name, leaf = _name(question.key), f"leave_{_name(question.key)}"
-    forced = question.key == "forced"
+    forced = question.key == "forced" and not _gpu_forced(decision)
     down, out = ("no", "yes") if forced else ("yes", "no")
-    leads_to = decision.selected_device if forced and question.branch == "yes" else "cpu"
+    leads_to = "auto" if question.key == "forced" and not forced else "cpu"
     look = f', color="{colour}", fontcolor="{INK[theme]}", penwidth=1.6' if question.branch else ""
     target = _name(question.no_leads_to if forced else question.yes_leads_to)
     return [

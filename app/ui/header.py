@@ -15,14 +15,18 @@ ACTIVE_REFRESH_S = 2.0
 
 
 def render() -> None:
-    """Title, machine and path on one line; a thin progress line under it while a run is going on."""
+    """Title, machine and path on one line; a thin progress line under it while a run is going on. All of it follows the machine."""
+    st.fragment(_render, run_every=ACTIVE_REFRESH_S)()
+
+
+def _render() -> None:
     title, path = st.columns([3, 2], vertical_alignment="bottom")
     with title:
         st.title("Twopath", anchor=False)
         st.caption(machine_line(state.cpu(), state.gpu()))
     with path, st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center"):
         _path_badge(state.run_decision())
-    st.fragment(_progress, run_every=ACTIVE_REFRESH_S)()
+    _progress()
 
 
 def machine_line(cpu: CpuFacts, gpu: GpuFacts) -> str:
@@ -31,7 +35,7 @@ def machine_line(cpu: CpuFacts, gpu: GpuFacts) -> str:
     cores = f"{cpu.usable_cores} usable core{'s' if cpu.usable_cores != 1 else ''}"
     boards = [found for found in gpu.gpus if found.mig is None or found.mig == "parent"]
     if not boards:
-        return f"{name}, {cores}, no NVIDIA GPU"
+        return f"{name}, {cores}, " + ("looking for GPUs …" if gpu is state.STILL_LOOKING else "no NVIDIA GPU")
     kinds = list(dict.fromkeys(board.name for board in boards))
     return f"{name}, {cores}, {' and '.join(f'{sum(board.name == kind for board in boards)} × {kind}' for kind in kinds)}"
 

@@ -135,6 +135,7 @@ def _result(result: BenchResult, key: str) -> None:
         pd.DataFrame([_row(row) for row in table]),
         hide_index=True,
         width="stretch",
+        height="content",
         key=f"bench_table_{key}",
         alt="Every point with its figures",
     )
@@ -181,15 +182,14 @@ def _row(row: dict[str, Any]) -> dict[str, str]:
     shared = f"measured as {row['same_as']}" if row["same_as"] and row["measured"] else None
     return {
         "path": row["label"] + (" (a run now)" if row["chosen"] else ""),
-        "about": row["group"],
         "training, images/s": _spread(row, "train"),
         "× slowest": _times(row["train_speed_up"]),
         "scoring, images/s": _spread(row, "score"),
         "× slowest ": _times(row["score_speed_up"]),
         "instruction set": row["instruction_set"] or fmt.UNKNOWN,
-        "kernels": row["kernels"] or fmt.UNKNOWN,
         "threads": _number(row["onednn_threads"]),
         "remark": row["reason"] or shared or row["notes"] or "",
+        "kernels": row["kernels"] or fmt.UNKNOWN,
     }
 
 
@@ -218,5 +218,6 @@ def _machine(result: BenchResult) -> str:
     when = time.strftime("%d %b %Y", time.strptime(result.created[:10], "%Y-%m-%d"))
     return escaped(
         f"{machine.get('cpu')}, {machine.get('usable_cores')} usable cores, {gpus}; TensorFlow {machine.get('tensorflow')}, {when}. "
-        f"{options.get('image_size')} px, {options.get('channels')}, batch {options.get('batch_size')}, float32; {result.rounds} rounds."
+        f"{options.get('image_size')} px, {options.get('channels')}, batch {options.get('batch_size')}, float32; "
+        f"{result.rounds} round{'s' * (result.rounds != 1)}."
     )

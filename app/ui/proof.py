@@ -9,11 +9,14 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.core.device_policy import Decision, Question, after_start
 from app.core.errors import AppError
+from app.core.facts import CpuFacts
 from app.runs.proofs import Proof, newest_proof, start_proof
 from app.ui import format as fmt
 from app.ui import state
 from app.ui.cae_text import escaped
+from app.ui.flow_chart import flow_chart, flow_chart_in_words
 from app.ui.palette import path_badge
 
 START = "proof_start"
@@ -87,6 +90,7 @@ def _verdict(profile: dict[str, Any]) -> None:
         st.warning(
             escaped(f"Decided before TensorFlow was asked: {decided} What happened: {profile['happened']}"), icon=":material/sync_problem:"
         )
+    _chart(profile)
     devices, first, threads = st.columns(3)
     devices.metric("Logical devices", ", ".join(_short(name) for name in profile.get("logical_devices") or ()) or fmt.UNKNOWN)
     took = profile.get("first_op_ms")
@@ -96,6 +100,19 @@ def _verdict(profile: dict[str, Any]) -> None:
         help=f"in {took:.0f} ms" if took is not None else None,
     )
     threads.metric("Threads intra-op / inter-op", f"{_known(profile.get('intra_op_threads'))} / {_known(profile.get('inter_op_threads'))}")
+
+
+def _chart(profile: dict[str, Any]) -> None:
+    """The way from the first question to what TensorFlow then did."""
+    decided, happened = profile.get("decision") or {}, profile.get("happened")
+    if not decided.get("questions"):
+        return
+    questions = tuple(Question(**question) for question in decided["questions"])
+    decision = Decision(decided["selected_device"], None, decided["reason"], decided["min_vram_mib"], questions, decided["forced"])
+    if happened:
+        decision = after_start(decision, str(happened), CpuFacts(None, ""))
+    with st.expander("How it was decided, and what became of it", icon=":material/account_tree:"):
+        st.graphviz_chart(flow_chart(decision, st.context.theme.type or "light"), width="content", alt=flow_chart_in_words(decision))
 
 
 def _kernels(profile: dict[str, Any]) -> None:

@@ -32,6 +32,8 @@ UPLOADS_FOLDER = ".uploads"
 TABS = ("Device", "Keras CAE", "Compare")
 FORCED_CHOICES = ("auto", "cpu", "gpu")
 LARGEST_WITHOUT_GPU_MIB = 8192
+STILL_LOOKING = GpuFacts(no_gpu_because="the first look at the GPUs is still under way.")
+"""What is known before the first look has ended."""
 
 
 @st.cache_resource(show_spinner=False)
@@ -54,7 +56,7 @@ def cpu() -> CpuFacts:
 def gpu() -> GpuFacts:
     """GPU facts of the newest sample; no GPUs, with that reason, while the first probe is still under way."""
     newest = sample()
-    return newest.gpu if newest else GpuFacts(problems=("The first look at the GPUs is still under way.",))
+    return newest.gpu if newest else STILL_LOOKING
 
 
 def largest_total_mib(facts: GpuFacts) -> int:
@@ -63,8 +65,10 @@ def largest_total_mib(facts: GpuFacts) -> int:
     A slider whose end moves would throw away its value; a GPU that vanishes for one probe must not do that.
     """
     totals = [item.total_mib for item in facts.gpus if item.total_mib]
-    now = -(-max(totals) // 1024) * 1024 if totals else LARGEST_WITHOUT_GPU_MIB
-    highest = max(now, int(st.session_state.get("_largest_total_mib", 0)) if totals else now)
+    seen = int(st.session_state.get("_largest_total_mib", 0))
+    if not totals:
+        return seen or LARGEST_WITHOUT_GPU_MIB
+    highest = max(seen, -(-max(totals) // 1024) * 1024)
     st.session_state["_largest_total_mib"] = highest
     return highest
 

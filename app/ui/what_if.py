@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.core.decided import decided_profile
+from app.core.device_policy import after_start
 from app.core.machines import Machine, described_machine, simulated_machines
 from app.core.tf_build import TensorFlowBuild
 from app.ui import charts_device as charts
@@ -44,8 +45,10 @@ def _decision(machine: Machine) -> None:
     build = TensorFlowBuild(installed=True, has_gpu=machine.build_has_gpu)
     with st.container(horizontal=True, gap="small"):
         st.badge("simulated", icon=":material/science:", color="orange")
-    device_decided.verdict(decision, decided_profile(decision, machine.gpu, machine.cpu, build, {}).path)
     happens = machine.what_happens(decision)
+    if happens:
+        decision = after_start(decision, happens, machine.cpu)
+    device_decided.verdict(decision, decided_profile(decision, machine.gpu, machine.cpu, build, {}).path)
     if happens:
         st.warning(
             f"Decided: GPU. Read back: CPU, because {escaped(happens)}. A run's profile says both.",

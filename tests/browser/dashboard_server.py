@@ -59,13 +59,16 @@ class Server:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
-def start_server(folder: Path, environ: Mapping[str, str] | None = None) -> Server:
+def start_server(folder: Path, environ: Mapping[str, str] | None = None, port: int | None = None) -> Server:
     """Start the dashboard as a user would, with runs and locks in `folder`, and wait until it answers.
+
+    Args:
+        port: a free one unless told otherwise.
 
     Raises:
         RuntimeError: it ended or did not answer within 60 s; the message holds its output.
     """
-    port = _free_port()
+    port = port or free_port()
     log = folder / f"server-{port}.log"
     environment = {
         **os.environ,
@@ -99,17 +102,17 @@ def stop_server(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def running_dashboard(environ: Mapping[str, str] | None = None, folder: Path | None = None) -> Iterator[Server]:
+def running_dashboard(environ: Mapping[str, str] | None = None, folder: Path | None = None, port: int | None = None) -> Iterator[Server]:
     """A dashboard for the length of a `with` block."""
     with tempfile.TemporaryDirectory() as own:
-        server = start_server(folder or Path(own), environ)
+        server = start_server(folder or Path(own), environ, port)
         try:
             yield server
         finally:
             stop_server(server)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
         return int(probe.getsockname()[1])

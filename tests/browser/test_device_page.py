@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
-from dashboard_server import running_dashboard
+from dashboard_server import ROOT, running_dashboard
 from fake_machine import smi_environment
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 
-def test_verdict_reason_and_flow_chart_follow_the_slider(page: Page, tmp_path: Path) -> None:
-    with running_dashboard(smi_environment(tmp_path, "A00-low"), tmp_path) as server:
+GPU_BUILD = {"PYTHONPATH": str(ROOT / "tests/data/tf_stub")}
+"""A TensorFlow first on the import path that does not rule a GPU out, whatever is installed; the page reads its files only."""
+
+
+def test_verdict_reason_badge_and_flow_chart_follow_the_slider(page: Page, tmp_path: Path) -> None:
+    with running_dashboard({**smi_environment(tmp_path, "A00-low"), **GPU_BUILD}, tmp_path) as server:
         page.goto(f"{server.url}/?min_vram_mib=896")
         expect(page.get_by_text("has only 887 MiB free (< threshold 896 MiB)").first).to_be_visible()
         chart = page.get_by_test_id("stGraphVizChart").first
@@ -27,11 +33,89 @@ def test_verdict_reason_and_flow_chart_follow_the_slider(page: Page, tmp_path: P
         expect(chart.get_by_text("memory at least 832 MiB free?")).to_be_visible()
         page.wait_for_function("() => [...document.querySelectorAll('[data-testid=stGraphVizChart] path[fill=\"#11aa77\"]')].length > 0")
         assert _filled(page) == ["GPU path"]
-        # The CPU build installed here cannot follow, and the page says so at once.
-        expect(page.get_by_text("has no GPU support").first).to_be_visible()
+        for place in (".st-key-path_now", ".st-key-verdict"):
+            expect(page.locator(place)).to_contain_text("GPU · Quadro T2000")
 
         slider.press("ArrowRight")
         expect(page.get_by_text("has only 887 MiB free (< threshold 896 MiB)").first).to_be_visible()
+        for place in (".st-key-path_now", ".st-key-verdict"):
+            expect(page.locator(place)).not_to_contain_text("GPU · Quadro T2000")
+
+
+def test_history_keeps_its_zoom_while_values_come_in(page: Page, tmp_path: Path) -> None:
+    with running_dashboard(folder=tmp_path) as server:
+        page.goto(server.url)
+        chart = page.get_by_test_id("stVegaLiteChart").last
+        axis = chart.locator("[aria-label*='time scale']")
+        expect(axis).to_be_attached()
+        _refreshed(page)
+        _refreshed(page)  # a span of time to look into
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        assert box
+        strip = box["y"] + box["height"] - 30
+        begins = re.compile(str(re.search(r"from \S+ ", str(axis.get_attribute("aria-label")))[0]))  # type: ignore[index]
+        page.mouse.move(box["x"] + 0.4 * box["width"], strip)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.7 * box["width"], strip, steps=5)
+        page.mouse.up()
+        expect(axis).not_to_have_attribute("aria-label", begins)
+        zoomed = str(axis.get_attribute("aria-label"))
+        _refreshed(page)
+        _refreshed(page)
+        expect(axis).to_have_attribute("aria-label", zoomed)
+
+        slider = page.get_by_role("slider").first
+        slider.focus()
+        slider.press("ArrowLeft")
+        page.wait_for_url("**min_vram_mib=1984**")
+        _refreshed(page)
+        expect(axis).to_have_attribute("aria-label", zoomed)
+
+
+def _refreshed(page: Page) -> None:
+    """Waits until the live panel shows figures of another second."""
+    as_of = page.get_by_text(re.compile(r"as of \d\d:\d\d:\d\d"))
+    seen = re.search(r"as of [\d:]+", as_of.inner_text())
+    assert seen
+    expect(as_of).not_to_contain_text(seen[0])
+
+
+def test_a_hanging_driver_leaves_the_page_usable_and_its_last_figures_marked(page: Page, tmp_path: Path) -> None:
+    """A11 and A13: nvidia-smi answers at first, then hangs, then answers again."""
+    environ = smi_environment(tmp_path, "A00")
+    case = tmp_path / "smi-A00/case.json"
+    well = case.read_text("utf-8")
+    with running_dashboard(environ, tmp_path) as server:
+        page.goto(server.url)
+        bars = page.get_by_text("GPU 0 · RTX A4000").first
+        expect(bars).to_be_visible()
+        expect(page.get_by_text("15900 MiB free").first).to_be_visible()
+
+        _replace(case, json.dumps({**json.loads(well), "delay_s": 600}))
+        expect(page.get_by_text(re.compile(r"figures of \d\d:\d\d:\d\d, \d+ s old: the next probe has not answered for"))).to_be_visible()
+        slider = page.get_by_role("slider").first
+        slider.focus()
+        slider.press("ArrowLeft")
+        page.wait_for_url("**min_vram_mib=1984**")
+        expect(page.get_by_text(re.compile(r"GPU status unavailable since \d\d:\d\d:\d\d"))).to_be_visible()
+        expect(page.get_by_text("nvidia-smi timed out after 5 s").first).to_be_visible()
+        expect(bars).to_be_visible()
+        page.get_by_text("What if this were …", exact=True).first.click()
+        expect(page.get_by_text("simulated").first).to_be_visible()
+
+        _replace(case, well)
+        expect(page.get_by_text("GPU status unavailable")).to_have_count(0)
+        expect(page.get_by_text("15900 MiB free").first).to_be_visible()
+
+
+def test_a_driver_that_hangs_from_the_start_does_not_hold_up_the_page(page: Page, tmp_path: Path) -> None:
+    with running_dashboard(smi_environment(tmp_path, "A13"), tmp_path) as server:
+        page.goto(server.url)
+        expect(page.get_by_text("looking for GPUs")).to_be_visible()
+        expect(page.get_by_role("slider").first).to_be_visible()
+        expect(page.get_by_text("nvidia-smi timed out after 5 s").first).to_be_visible()
+        expect(page.get_by_text("looking for GPUs")).to_have_count(0)
 
 
 def test_a_link_survives_the_other_tabs(page: Page, tmp_path: Path) -> None:
@@ -68,6 +152,13 @@ def test_nothing_is_wider_than_the_page(page: Page, tmp_path: Path, scheme: str)
         expect(page.get_by_text("How it was decided")).to_be_visible()
         expect(page.get_by_test_id("stGraphVizChart").first).to_be_visible()
         assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def _replace(case: Path, text: str) -> None:
+    """Whole or not at all: the fake may be reading it."""
+    beside = case.with_suffix(".new")
+    beside.write_text(text, "utf-8")
+    beside.replace(case)
 
 
 def _filled(page: Page) -> list[str]:

@@ -113,11 +113,12 @@ def test_another_architecture_has_no_avx_even_without_cpuinfo(tmp_path: Path) ->
         ("raspberry-old", "armv7l"),
         ("B10-ppc", "ppc64le"),
         ("riscv", "riscv64"),
+        ("loongson", "loongarch64"),
         ("B01-empty", "sparc64"),
     ],
 )
 def test_the_architecture_is_the_recorded_machines(machine: str, architecture: str) -> None:
-    assert recorded(machine, machine="sparc64").architecture == architecture
+    assert recorded(machine, machine="loongarch64" if machine == "loongson" else "sparc64").architecture == architecture
 
 
 @pytest.mark.parametrize(
@@ -346,7 +347,9 @@ def test_this_machine() -> None:
 
 
 FIELDS = """processor : 0\nprocessor\t: 1\nflags : avx avx2\nflags\t\t: avx\nflags :\nmodel name : x\nphysical id : 0\ncore id : 7
-cpu family : 6\nmodel : 85\nstepping : 9\nvendor_id : GenuineIntel\nFeatures : asimd\nCPU implementer : 0x41\nCPU part : ?\n\n:"""
+cpu family : 6\nmodel : 85\nstepping : 9\nvendor_id : GenuineIntel\nFeatures : asimd\nCPU implementer : 0x41\nCPU part : ?\n\n:
+processor : -1\nprocessor : 99999999999999999999999\nphysical id : nan\ncore id : -7\nphysical id : 99999999999999999999999\ncpu cores : 0
+cpu family : 99999999999999999999999\nmodel : -85\nflags : avx2 avx2 AVX2 noavx2"""
 CPUINFO_LINES = st.sampled_from(FIELDS.splitlines()) | st.text(max_size=30)
 
 

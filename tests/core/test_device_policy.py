@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_machines import environment_of
 
-from app.core.device_policy import DEFAULT_MIN_VRAM_MIB, decide, decision_json
+from app.core.device_policy import DEFAULT_MIN_VRAM_MIB, Decision, after_start, decide, decision_json
 from app.core.errors import OptionError
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.gpu_probe import with_environment
@@ -173,10 +173,34 @@ def test_a_forced_gpu_that_cannot_be(device: str, words: str) -> None:
     assert words in decision.reason
 
 
+@pytest.mark.parametrize("device", ["gpu", "0", UUIDS[0]])
+def test_a_forced_gpu_that_this_build_cannot_use(device: str) -> None:
+    decision = decide(facts(gpu(20000)), AVX2, device=device, build_has_gpu=False)
+    build = REASONS["build"].format(gpu="'NVIDIA A30'")
+    vain = REASONS["forced in vain"].format(device=device)
+    assert (decision.selected_device, decision.gpu, decision.forced) == ("cpu", None, device)
+    assert decision.reason == f"{vain} {build} {PATH_AVX2} Auto would say the same."
+    blind = decide(facts(device_node=True), AVX2, device="gpu", build_has_gpu=False)
+    assert blind.selected_device == "cpu"
+    assert "no GPU support" in blind.reason
+
+
+@pytest.mark.parametrize("device", ["auto", "gpu", "0"])
+def test_what_became_of_a_gpu_that_failed(device: str) -> None:
+    decided = decide(facts(gpu(20000)), AVX2, device=device)
+    ended = after_start(decided, "CUDA libraries are missing", AVX2)
+    chosen = "chosen" if device == "auto" else "forced"
+    assert (ended.selected_device, ended.gpu) == ("cpu", None)
+    assert ended.reason == f"GPU 'NVIDIA A30' was {chosen}, but CUDA libraries are missing. {PATH_AVX2}"
+    check_way(ended)
+    assert ended.table == decided.table
+
+
 @pytest.mark.parametrize("there", [facts(), facts(gpu(20000), system="Windows"), facts(gpu(20000, visible=False))])
 def test_forcing_a_gpu_in_vain(there: GpuFacts) -> None:
     decision = decide(there, AVX2, device="gpu")
     assert decision.selected_device == "cpu"
+    assert decision.chart[1].answer in decision.reason
     assert decision.reason.startswith(REASONS["forced in vain"].format(device="gpu"))
     assert decision.reason.count(PATH_AVX2) == 1
 
@@ -189,6 +213,19 @@ def test_a_forced_parent_means_its_best_slice() -> None:
     assert decide(facts(parent, *slices), AVX2, device="MIG-100").gpu == slices[0]
 
 
+def test_a_divided_gpu_is_not_told_to_lack_the_slices_it_has() -> None:
+    parent = replace(gpu(None), mig="parent")
+    piece = replace(gpu(4860), uuid="MIG-a", mig="1g.5gb", mig_parent_uuid=UUIDS[0])
+    answers = {
+        key: next(question.answer for question in decide(there, AVX2).table if question.about_uuid == parent.uuid)
+        for key, there in (("with", facts(parent, piece)), ("without", facts(parent)))
+    }
+    assert answers == {
+        "with": REASONS["divided"].format(gpu="'NVIDIA A30'"),
+        "without": REASONS["no slice"].format(gpu="'NVIDIA A30'"),
+    }
+
+
 @pytest.mark.parametrize("device", ["tpu", "cuda:0", "-1", "1.5", "gpu0", "²", "GPU"[:2]])
 def test_another_word_is_a_bad_option(device: str) -> None:
     with pytest.raises(OptionError, match="expected auto, cpu, gpu"):
@@ -196,8 +233,14 @@ def test_another_word_is_a_bad_option(device: str) -> None:
 
 
 def check_chart(there: GpuFacts, **options: Any) -> None:
-    """The taken branches lead from the first question to the selected device."""
+    """The chart leads to the device, and the table has every GPU."""
     decision = decide(there, AVX2, **options)
+    check_way(decision)
+    assert [question.about_gpu for question in decision.table] == sorted(found.index for found in there.gpus)
+
+
+def check_way(decision: Decision) -> None:
+    """The taken branches lead from the first question to the selected device."""
     chart = {question.key: question for question in decision.chart}
     at = "forced"
     for _ in range(len(chart) + 1):
@@ -210,10 +253,12 @@ def check_chart(there: GpuFacts, **options: Any) -> None:
     assert at == decision.selected_device
     reached = [question.branch is not None for question in decision.chart]
     assert reached == sorted(reached, reverse=True)
-    assert [question.about_gpu for question in decision.table] == sorted(found.index for found in there.gpus)
 
 
-@pytest.mark.parametrize("options", [{}, {"device": "cpu"}, {"device": "gpu"}, {"min_vram_mib": 30000}, {"build_has_gpu": False}])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"device": "cpu"}, {"device": "gpu"}, {"device": "7"}, {"min_vram_mib": 30000}, {"build_has_gpu": False}],
+)
 def test_the_chart_leads_to_the_device(options: dict[str, Any]) -> None:
     parent = replace(gpu(None), mig="parent")
     for there in (

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import pytest
+
 from app.core.facts import Gpu, GpuFacts
 from app.core.live import LiveSampler, take_sample
 
@@ -51,6 +53,26 @@ def test_many_readers_cost_one_probe_at_a_time() -> None:
         reader.join()
     assert sampler.latest() is not None
     assert most == 1
+
+
+def test_a_hanging_first_probe_is_waited_for_once_and_not_by_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page asks several times in one run; together they may wait as long as one."""
+    answer = threading.Event()
+
+    def probe() -> GpuFacts:
+        answer.wait(30)
+        return A_GPU
+
+    sampler = LiveSampler(probe)
+    assert sampler.latest(wait_s=0.05) is None
+    assert sampler.looking_since is not None or _until(lambda: sampler.looking_since is not None)
+    waits: list[float] = []
+    monkeypatch.setattr(sampler._first, "wait", waits.append)
+    assert sampler.latest(wait_s=0.05) is None
+    assert waits == [0.0]
+    answer.set()
+    assert _until(lambda: sampler.latest() is not None)
+    sampler.stop()
 
 
 def test_probing_stops_when_nobody_looks_and_starts_again() -> None:

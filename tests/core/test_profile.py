@@ -6,11 +6,14 @@ import json
 from dataclasses import replace
 
 import pytest
+from recorded_machines import environment_of
 
+from app.core.decided import decided_profile
 from app.core.device_policy import decide
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.kernel_evidence import Kernel, KernelEvidence
 from app.core.profile import HardwareProfile, expected_instruction_set
+from app.core.tf_build import TensorFlowBuild
 from app.core.tf_settings import Setting
 
 T2000 = Gpu(0, "GPU-1", "Quadro T2000", total_mib=4096, free_mib=887, used_mib=3209, logical_index=0)
@@ -146,3 +149,14 @@ def test_json_is_plain_and_whole() -> None:
     assert values["settings"][0]["name"] == "TF_ENABLE_ONEDNN_OPTS"
     assert values["decision"]["min_vram_mib"] == 2048
     assert values["gpu_facts"]["gpus"][0]["free_mib"] == 887
+
+
+@pytest.mark.parametrize(
+    ("name", "odd"), [("B13-all", 1), ("B13-empty", 1), ("B13-list", 1), ("B13-neg", 1), ("B13-space", 0), ("B14-threads", 2)]
+)
+def test_odd_variables_are_told_of_before_tensorflow_starts(name: str, odd: int) -> None:
+    environ = environment_of(name)
+    profile = decided_profile(decide(GpuFacts(), TWELVE_CORES), GpuFacts(), TWELVE_CORES, TensorFlowBuild(True), environ)
+    assert len(profile.warnings) == odd
+    assert all("(set by the user): " in warning and warning.split("=")[0] in environ for warning in profile.warnings)
+    assert all(warning in " ".join(profile.report().split()) for warning in (" ".join(text.split()) for text in profile.warnings))

@@ -140,13 +140,13 @@ show(profile, environ=dict(os.environ), getters=getters)
 
 @pytest.mark.tensorflow
 def test_build_without_gpu_support_beside_a_free_gpu(process: Process, make_nvml: Callable[[str], Path]) -> None:
-    """C04, with the GPU forced so that TensorFlow itself has to answer."""
+    """C04, with the GPU forced: what cannot be is not tried, and is said."""
     if tensorflow_build().has_gpu is not False:
         pytest.skip("the installed TensorFlow has GPU support")
     answer = process("show(tf_device.configure_tensorflow(device='gpu'))", PYTHONPATH=str(make_nvml("A00-nvml")))
     profile = answer["profile"]
-    assert profile["decision"]["selected_device"] == "gpu"
-    assert profile["selected_device"] == "cpu"
+    assert (profile["selected_device"], profile["decision"]["selected_device"], profile["happened"]) == ("cpu", "cpu", None)
+    assert profile["reason"].startswith("A GPU is forced (gpu), but it cannot be used.")
     assert "this TensorFlow build has no GPU support" in profile["reason"]
     assert profile["cuda_available"] is False
     assert "  GPU             : NVIDIA RTX A4000\n  VRAM free/total : 15900 / 16376 MiB\n" in answer["report"]

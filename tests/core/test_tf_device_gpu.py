@@ -266,3 +266,28 @@ def test_memory_growth_that_the_user_forbids_is_not_claimed(configure: Configure
     assert done.profile["selected_device"] == "gpu"
     assert done.profile["memory_growth"] is False
     assert any(warning.startswith("TF_FORCE_GPU_ALLOW_GROWTH=false (set by the user): It wins") for warning in done.profile["warnings"])
+
+
+def test_several_gpus_are_pinned_together_and_each_computes_a_first_op(configure: Configure) -> None:
+    done = configure({"gpus": 2}, gpus=[GPU_0, GPU_1], arguments={"gpus": 2})
+    # The one with most free memory is the first, in the order of CUDA_VISIBLE_DEVICES.
+    assert done.environ["CUDA_VISIBLE_DEVICES"] == f"{GPU_1['uuid']},{GPU_0['uuid']}"
+    assert done.profile["strategy_devices"] == ["/GPU:0", "/GPU:1"]
+    assert (done.profile["gpu"]["index"], [gpu["index"] for gpu in done.profile["more_gpus"]]) == (1, [0])
+    assert done.profile["path"] == "GPU · 1 × NVIDIA RTX A5000 + 1 × NVIDIA RTX A4000"
+    assert [entry["place"] for entry in done.main("conv2d")] == ["/GPU:0", "/GPU:1"]
+    assert {entry["device"] for entry in done.main("set_memory_growth")} == {"/physical_device:GPU:0", "/physical_device:GPU:1"}
+
+
+def test_a_further_gpu_that_fails_is_left_out_and_said(configure: Configure) -> None:
+    stub = {"gpus": 2, "op_error": ["ResourceExhaustedError", "OOM when allocating"], "fails_on": "/GPU:1"}
+    done = configure(stub, gpus=[GPU_0, GPU_1], arguments={"gpus": 2})
+    assert done.profile["selected_device"] == "gpu"
+    assert (done.profile["strategy_devices"], done.profile["more_gpus"]) == ([], [])
+    assert " GPU 0 'NVIDIA RTX A4000' is left out of the training: " in done.profile["reason"]
+
+
+def test_ones_own_gpu_is_taken_although_another_has_more_memory(configure: Configure) -> None:
+    done = configure({"gpus": 2}, gpus=[GPU_0, GPU_1], arguments={"own": [GPU_0["uuid"]]})
+    assert done.environ["CUDA_VISIBLE_DEVICES"] == GPU_0["uuid"]
+    assert "GPU 0 'NVIDIA RTX A4000' has" in done.profile["reason"]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded_machines import environment_of
 
+from app.core import tf_readback
 from app.core.tf_settings import (
     Setting,
     ThreadPlan,
@@ -96,6 +99,9 @@ def test_unreadable_thread_numbers_of_tensorflow_are_set_over_through_its_api() 
     assert is_inert(intra)
     assert is_inert(inter)
     assert len(setting_warnings((intra, inter))) == 2
+    assert {(setting.honoured, setting.how_known) for setting in (intra, inter)} == {
+        (False, "measured: what tf.config.threading sets wins over the variable")
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,6 +140,7 @@ def test_two_is_no_wider_onednn() -> None:
 def test_an_instruction_set_onednn_does_not_know_is_reported() -> None:
     setting = settings_for({"ONEDNN_MAX_CPU_ISA": "AVX3"})["ONEDNN_MAX_CPU_ISA"]
     assert is_inert(setting)
+    assert setting.honoured is False
     assert setting.note == "oneDNN does not know 'AVX3' and passes it over."
     assert settings_for({"ONEDNN_MAX_CPU_ISA": "avx512_core"})["ONEDNN_MAX_CPU_ISA"].note is None
 
@@ -188,3 +195,35 @@ def test_no_thread_count_breaks_it(text: str) -> None:
     found = read_thread_count(text)
     assert found.count is None or found.count >= 1
     assert found.count is not None or found.problem
+
+
+def _named_threads(folder: Path, names: list[str]) -> None:
+    for number, name in enumerate(names):
+        (folder / str(number)).mkdir(exist_ok=True)
+        (folder / str(number) / "comm").write_text(f"{name}\n")
+
+
+def test_the_pool_is_counted_when_its_threads_have_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right after the start some threads still bear the process's name; each look finds one more with its own."""
+    monkeypatch.setattr(tf_readback, "_TASKS", tmp_path)
+    named = iter(range(1, 5))
+
+    def one_more_has_its_name(seconds: float) -> None:
+        _named_threads(tmp_path, ["tf_Compute"] * min(4, next(named)))
+
+    _named_threads(tmp_path, ["python"] * 5)
+    monkeypatch.setattr(tf_readback.time, "sleep", one_more_has_its_name)
+    assert tf_readback.compute_threads(4, limit_s=60) == 4
+
+
+@pytest.mark.parametrize(("expected", "limit_s", "found"), [(None, 60, 2), (2, 60, 2), (1, 60, 2), (9, 0.0, 2)])
+def test_counting_the_pool_ends(expected: int | None, limit_s: float, found: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf_readback, "_TASKS", tmp_path)
+    _named_threads(tmp_path, ["tf_Compute", "python", "tf_Compute"])
+    (tmp_path / "gone").mkdir()
+    assert tf_readback.compute_threads(expected, limit_s) == found
+
+
+def test_where_threads_cannot_be_seen_the_pool_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tf_readback, "_TASKS", tmp_path / "none")
+    assert tf_readback.compute_threads(4, limit_s=60) is None

@@ -42,7 +42,7 @@ def test_history_has_a_series_for_cpu_ram_and_each_gpu_in_percent() -> None:
 def test_the_history_is_the_same_chart_at_every_refresh_so_that_its_zoom_is_kept() -> None:
     first, second = (sorted(set(charts.history_frame([_sample(at)])["series"]) - {"CPU", "RAM"}) for at in (100.0, 200.0))
     assert charts.history_spec(first) == charts.history_spec(second)
-    scale = charts.history_spec(first)["encoding"]["color"]["scale"]
+    scale = charts.history_spec(first)["vconcat"][0]["encoding"]["color"]["scale"]
     assert len(scale["domain"]) == len(scale["range"]) == 4
 
 

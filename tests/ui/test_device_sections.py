@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from fake_machine import smi_environment
 from streamlit.testing.v1 import AppTest
 
 from app.cae.config import make_config
+from app.core.device_policy import after_start, decide
+from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.machines import simulated_machines
 from app.ui import memory_need, state
 
@@ -46,7 +50,12 @@ def test_each_simulated_machine_shows_its_own_verdict(machine: object) -> None:
     app.selectbox(key="what_if").set_value(machine.key).run()  # type: ignore[attr-defined]
     assert not app.exception
     words = _words(app)
-    assert machine.decide(2048).reason in words  # type: ignore[attr-defined]
+    decision = machine.decide(2048)  # type: ignore[attr-defined]
+    if happens := machine.what_happens(decision):  # type: ignore[attr-defined]
+        decision = after_start(decision, happens, machine.cpu)  # type: ignore[attr-defined]
+    assert decision.reason in words
+    leaf = {"cpu": "CPU path", "gpu": "GPU path"}[decision.selected_device]
+    assert f'label="{leaf}", style="rounded,filled"' in str(app.get("graphviz_chart")[-1].proto.spec)
     assert "simulated" in words
 
 
@@ -96,12 +105,13 @@ def _write_proof(runs_dir: Path, answer: dict[str, object] | None) -> None:
         (folder / "verification.json").write_text(json.dumps(answer), encoding="utf-8")
 
 
+GPU_A = GpuFacts(gpus=(Gpu(0, "GPU-a", "NVIDIA A", 10000, 9000),))
 PROFILE = {
     "path": "CPU · AVX2 through oneDNN",
     "selected_device": "cpu",
     "reason": "The first convolution failed on the GPU.",
     "happened": "cuDNN mismatch: library 8.0.5 is loaded, this TensorFlow was built for 8.6.0",
-    "decision": {"reason": "GPU 'NVIDIA A' has 9000 MiB free (≥ threshold 2048 MiB)."},
+    "decision": json.loads(json.dumps(asdict(decide(GPU_A, CpuFacts("A CPU", "x86_64"))))),
     "logical_devices": ["/device:CPU:0"],
     "first_op_device": "/job:localhost/replica:0/task:0/device:CPU:0",
     "first_op_ms": 12.3,
@@ -146,6 +156,9 @@ def test_a_proof_shows_what_was_decided_what_happened_and_what_ran(tmp_path: Pat
     app = _open("Prove it")
     words = _words(app)
     assert "Decided before TensorFlow was asked: GPU 'NVIDIA A'" in words
+    chart = str(app.get("graphviz_chart")[-1].proto.spec)
+    assert "Does a first operation run?" in chart.replace("\\n", " ")
+    assert re.findall(r'label="(\w+ path)", style="rounded,filled"', chart) == ["CPU path"]
     assert "cuDNN mismatch" in words
     assert "=== report ===" in words
     assert "A problem." in words

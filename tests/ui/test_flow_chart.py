@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from app.core.device_policy import Decision, decide
+from app.core.device_policy import Decision, after_start, decide
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.ui.flow_chart import flow_chart, flow_chart_in_words
 from app.ui.palette import CPU_BLUE, GPU_GREEN
@@ -52,11 +52,42 @@ def test_no_gpu_leaves_at_the_first_question_and_what_follows_is_faint() -> None
     assert [start for start, _ in _taken(source)] == ["q_forced", "q_present"]
 
 
-@pytest.mark.parametrize(("device", "path"), [("cpu", "CPU path"), ("gpu", "GPU path")])
-def test_a_forced_path_leads_straight_to_it(device: str, path: str) -> None:
-    source = flow_chart(decide(_facts(887), CPU, 2048, device=device))
+def test_a_forced_cpu_leads_straight_to_it() -> None:
+    source = flow_chart(decide(_facts(3200), CPU, 2048, device="cpu"))
     assert _taken(source) == [("q_forced", "leave_q_forced")]
-    assert re.search(rf'leave_q_forced \[label="{path}"', source)
+    assert _filled(source) == ["leave_q_forced"]
+    assert 'leave_q_forced [label="CPU path"' in source
+
+
+@pytest.mark.parametrize(
+    ("device", "build_has_gpu", "end", "because"),
+    [
+        ("gpu", True, "gpu", "yes"),
+        ("0", None, "gpu", "yes"),
+        ("7", True, "leave_q_usable", "No GPU matches"),
+        ("GPU-zzz", True, "leave_q_usable", "No GPU matches"),
+        ("gpu", False, "leave_q_usable", "no GPU support"),
+    ],
+)
+def test_a_forced_gpu_answers_whether_it_can_be_used(device: str, build_has_gpu: bool | None, end: str, because: str) -> None:
+    decision = decide(_facts(887), CPU, 2048, device=device, build_has_gpu=build_has_gpu)
+    source = flow_chart(decision)
+    assert _taken(source) == [("q_forced", "q_usable"), ("q_usable", end)]
+    assert _filled(source) == [end]
+    tooltip = re.search(r'q_usable \[label="[^"]*", tooltip="([^"]*)"', source)
+    assert tooltip
+    assert because in tooltip[1].replace("\\n", " ")
+
+
+@pytest.mark.parametrize("device", ["auto", "gpu"])
+def test_a_gpu_that_then_failed_ends_on_the_cpu(device: str) -> None:
+    decided = decide(_facts(3200), CPU, 2048, device=device)
+    source = flow_chart(after_start(decided, "CUDA libraries are missing", CPU))
+    taken = _taken(source)
+    assert taken[-1] == ("q_ran", "leave_q_ran")
+    assert [end for _, end in taken[:-1]] == [start for start, _ in taken[1:]]
+    assert _filled(source) == ["leave_q_ran"]
+    assert GPU_GREEN not in source
 
 
 def test_every_name_in_an_edge_is_a_node_and_quotes_are_harmless() -> None:

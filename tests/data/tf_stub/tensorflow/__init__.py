@@ -175,7 +175,7 @@ def _conv2d(pictures, filters, strides, padding):
     here = _script.get("fails_in", "everywhere") == "everywhere" or (_script["fails_in"] == "main") == (
         not sys.argv[0].endswith("tf_child.py")
     )
-    if on_gpu and here:
+    if on_gpu and here and _script.get("fails_on", _State.place) == _State.place:
         _say("stderr_on_op")
         time.sleep(_script.get("op_seconds", 0))
         if "op_signal" in _script:
