@@ -10,6 +10,8 @@ BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt Makefile
 APP_STAMP := $(VENV)/.installed-app-$(TF)
 DEV_STAMP := $(VENV)/.installed-dev-$(TF)
+MLFLOW := $(VENV)/mlflow-server
+MLFLOW_STAMP := $(MLFLOW)/.installed
 OTHER := $(if $(filter gpu,$(TF)),cpu,gpu)
 
 .PHONY: app test lint device clean
@@ -17,7 +19,7 @@ OTHER := $(if $(filter gpu,$(TF)),cpu,gpu)
 app: $(APP_STAMP)
 	$(BIN)/python -m streamlit run app/dashboard.py
 
-test: $(DEV_STAMP) lint
+test: $(DEV_STAMP) $(MLFLOW_STAMP) lint
 	$(BIN)/python -m pytest
 
 lint: $(DEV_STAMP)
@@ -48,7 +50,13 @@ $(APP_STAMP): $(INPUTS) | $(BIN)/python
 	$(call install,$(TF)$(comma)samples)
 
 $(DEV_STAMP): $(INPUTS) | $(BIN)/python
-	$(call install,$(TF)$(comma)samples$(comma)dev)
+	$(call install,$(TF)$(comma)samples$(comma)mlflow$(comma)tensorboard$(comma)auth$(comma)slurm$(comma)dev)
 	@touch $(APP_STAMP)
+
+# The server that the tests of the MLflow tracker talk to, in an environment of its own: see the list's first lines.
+$(MLFLOW_STAMP): tests/data/mlflow-server.txt | $(DEV_STAMP)
+	$(BIN)/python -m venv --without-pip $(MLFLOW)
+	$(BIN)/python -m pip --python $(MLFLOW)/bin/python install -q --disable-pip-version-check --no-deps -r tests/data/mlflow-server.txt
+	@touch $@
 
 comma := ,

@@ -41,7 +41,7 @@ def _metavar(annotation: Any) -> str:
     if get_origin(annotation) is Literal:
         return "|".join(get_args(annotation))
     kinds = [kind for kind in (get_args(annotation) or (annotation,)) if kind is not type(None)]
-    return {int: "N", float: "X"}.get(kinds[0], "TEXT")
+    return {int: "N", float: "X", bool: "yes|no"}.get(kinds[0], "TEXT")
 
 
 def _default(name: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
-_MACHINE_VARIABLES = ("CUDA_", "TF_", "OMP_", "ONEDNN_", "SLURM_", "NVIDIA_", "TWOPATH_", "STREAMLIT_", "DNNL_", "KMP_")
+_MACHINE_VARIABLES = ("CUDA_", "TF_", "OMP_", "ONEDNN_", "SLURM_", "NVIDIA_", "TWOPATH_", "STREAMLIT_", "DNNL_", "KMP_", "MLFLOW_")
 
 
 @pytest.fixture(autouse=True)

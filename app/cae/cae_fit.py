@@ -43,11 +43,12 @@ MEMORY_SIGNS = (
 )
 """Texts with which CUDA's libraries report a lack of memory under other names."""
 
-_WHERE = {"data", "device", "min_vram_mib", "intra_op_threads", "inter_op_threads"}
-"""Options that say where pictures lie and where is computed."""
+_WHERE = {"data", "device", "min_vram_mib", "gpus", "intra_op_threads", "inter_op_threads", "tensorboard"}
+"""Options that say where pictures lie, where is computed and what else is written."""
 
 _HALVED = "Memory ran out at batch size {batch} ({cause}); training starts again with {half} and fresh weights."
-_NO_MEMORY = "Memory ran out even at batch size 1 ({cause}). Choose a smaller image size, or train on the CPU (device cpu)."
+_UNEVEN = "Batch size {batch} cannot be shared evenly by {replicas} devices; {even} is used."
+_NO_MEMORY = "Memory ran out even at batch size {batch} ({cause}). Choose a smaller image size, or train on the CPU (device cpu)."
 _NAN_KEPT = (
     "The loss became NaN or infinite in epoch {epoch}; training stopped and the weights of epoch {best} are kept. "
     "A lower learning rate or float32 precision usually cures it."
@@ -100,6 +101,8 @@ class Session:
     held_out: NDArray[np.uint8]
     reporter: Reporter
     backup_dir: Path | None = None
+    replicas: int = 1
+    """Devices that share every batch."""
     warnings: list[str] = field(default_factory=list)
 
     _backup_failed: bool = field(init=False, default=False)
@@ -119,6 +122,7 @@ class Session:
     def train_until_it_fits(self) -> Trained:
         """Runs attempts until one ends otherwise than by a lack of memory."""
         backup = self._usable_backup()
+        self._share_evenly()
         while True:
             try:
                 return self._attempt(backup)
@@ -143,12 +147,21 @@ class Session:
         self.config = self.config.model_copy(update={"batch_size": backup.batch_size})
         return backup
 
+    def _share_evenly(self) -> None:
+        """A batch size that every device gets an equal share of."""
+        batch = self.config.batch_size
+        even = max(self.replicas, batch // self.replicas * self.replicas)
+        if even != batch:
+            self.warn(_UNEVEN.format(batch=batch, replicas=self.replicas, even=even))
+            self.config = self.config.model_copy(update={"batch_size": even})
+
     def _halve(self, cause: str) -> None:
         batch = self.config.batch_size
-        if batch == 1:
-            raise TrainingError(_NO_MEMORY.format(cause=cause))
+        if batch <= self.replicas:
+            raise TrainingError(_NO_MEMORY.format(batch=batch, cause=cause))
         self.warn(_HALVED.format(batch=batch, half=batch // 2, cause=cause))
         self.config = self.config.model_copy(update={"batch_size": batch // 2})
+        self._share_evenly()
 
     def _is_memory_shortage(self, error: BaseException) -> bool:
         errors = self.tf.errors
@@ -190,7 +203,7 @@ class Session:
         return "finished"
 
     def _fit(self, trainer: Any, monitor: Monitor, epochs: int, done: int) -> None:
-        batches = TrainingBatches(self.train, self.config)
+        batches = TrainingBatches(self.train, self.config, self.replicas)
         train, held_out = _datasets(self.keras, batches, self.held_out, done)
         trainer.fit(
             train,
@@ -261,6 +274,10 @@ class Session:
 def _datasets(keras: Any, batches: TrainingBatches, held_out: NDArray[np.uint8], epoch: int) -> tuple[Any, Any]:
     """Keras' view of the training batches, starting with `epoch`, and of the held-out pictures, which are never masked."""
     size, mode = batches.config.batch_size, batches.config.standardise
+    if 0 < len(held_out) < batches.multiple:
+        held_out = np.concatenate([held_out] * batches.multiple)  # each device all of them: the mean stays what it is
+    # Keras adds up the shares of the first batch, so they must be equal; a shorter last one is weighed by its pictures.
+    size = min(size, max(1, len(held_out) // batches.multiple * batches.multiple)) if batches.multiple > 1 else size
 
     class Train(keras.utils.PyDataset):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -28,10 +28,10 @@ def start_detached(command: Sequence[str], log: Path) -> subprocess.Popen[bytes]
             start_new_session=True,
             # `python -m` finds packages in the current folder first: it must be the one that holds this very package.
             cwd=Path(app.__file__).resolve().parents[1],
-            env={"PYTHONUNBUFFERED": "1", **os.environ, **_absolute_folders()},
+            env={"PYTHONUNBUFFERED": "1", **os.environ, **absolute_folders()},
         )
 
 
-def _absolute_folders() -> dict[str, str]:
+def absolute_folders() -> dict[str, str]:
     """Our own folder variables, absolute: the child starts in another folder, and must queue and keep where its starter does."""
     return {name: str(Path(value).absolute()) for name in FOLDER_VARIABLES if (value := os.environ.get(name))}

@@ -2,8 +2,10 @@
 
 `config.json` asked for · `status.json` state, phase, progress, process, error · `profile.json` which path and why ·
 `dataset.json` what was read · `history.csv` one row an epoch · `metrics.json` · `scores.csv` · `maps.npz` · `model.keras` ·
-`scoring.npz` · `log.txt` · `launch.json` who started the process · `notes.json` what people say about it · `cancel` please stop ·
-`backup/` the state of training after its last whole epoch, as long as the run may be resumed.
+`scoring.npz` · `log.txt` · `launch.json` who started the process or which SLURM job it is ·
+`slurm.json` SLURM's last word about that job · `notes.json` what people say about it · `cancel` please stop ·
+`mlflow.json` where it is logged (`trackers_record`) · `tensorboard/` event files · `backup/` the state of training after its last whole
+epoch, as long as the run may be resumed.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from app.runs.loading import (
     load_scores,
     read_log_tail,
 )
+from app.runs.slurm_state import RECORD, job_of, judged_in_slurm
 from app.runs.status import RunStatus, judged, status_from_json, utc_now
 
 __all__ = [
@@ -112,17 +115,23 @@ class RunFolder:
             status = status_from_json(self.run_id, values)
         except ValueError as error:
             return RunStatus(self.run_id, "unreadable", error=f"Run {self.run_id} cannot be read: {error}.")
-        if not status.live:
+        if not status.live and status.state != "interrupted":
             return status
-        judgement = judged(status, launch=self.launch_record(), cancel_asked=self.cancel_asked())
-        if judgement.live:
+        judgement = self._judged(status)
+        if judgement.live or not status.live:
             return judgement
         # Its process is gone now, but may have written its last word between our two looks.
         try:
             status = status_from_json(self.run_id, read_json(self.path / "status.json") or values)
         except ValueError:
             return judgement
-        return judged(status, launch=self.launch_record(), cancel_asked=self.cancel_asked())
+        return self._judged(status)
+
+    def _judged(self, status: RunStatus) -> RunStatus:
+        launch = self.launch_record()
+        if launch and job_of(launch):
+            return judged_in_slurm(status, self.path, launch, cancel_asked=self.cancel_asked())
+        return judged(status, launch=launch, cancel_asked=self.cancel_asked())
 
     def launch_record(self) -> dict[str, object] | None:
         """`launch.json`: the process as its starter knows it, and its exit status once the starter saw it end."""
@@ -151,15 +160,18 @@ class RunFolder:
             raise RunError(sentences.cannot_write(self.path / "cancel", error)) from error
         return True
 
-    def set_up_again(self, before: RunStatus) -> None:
+    def set_up_again(self, before: RunStatus, *, keep_launch: bool = False) -> None:
         """Put an ended run back to queued, so that its process can start once more; what it computed stays.
+
+        Args:
+            keep_launch: the launch that `launch.json` tells goes on: a job that SLURM starts again.
 
         Raises:
             RunError: the folder cannot be written to.
         """
         queued = RunStatus(self.run_id, "queued", created=before.created or utc_now(), set_up=utc_now())
         try:
-            for name in ("cancel", "launch.json"):
+            for name in ("cancel", RECORD, *(() if keep_launch else ("launch.json",))):
                 (self.path / name).unlink(missing_ok=True)
         except OSError as error:
             raise RunError(sentences.cannot_write(self.path / name, error)) from error

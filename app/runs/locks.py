@@ -50,3 +50,16 @@ def lock_dir() -> Path:
     if not ours:
         raise RunError(f"{path}: expected a folder of your own for the queue of runs, got one of another user. Set TWOPATH_LOCK_DIR.")
     return path.absolute()
+
+
+def line_dir(key: str) -> Path:
+    """The folder that holds the line of the device `key`: `lock_dir()`, but for the CPU inside a SLURM job one of the job's own.
+
+    A GPU has one line on a machine, whoever uses it and however it was started. The cores of a SLURM job are the job's own: two jobs on
+    one node compute side by side, and must not wait for each other while their time limits run.
+
+    Raises:
+        RunError: as `lock_dir` does.
+    """
+    job_id = os.environ.get("SLURM_JOB_ID", "")
+    return lock_dir() / f"slurm-{job_id}" if key == "cpu" and job_id.isdigit() else lock_dir()

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.core.errors import RunError
-from app.runs.locks import lock_dir, try_lock, wait_lock
+from app.runs.locks import line_dir, lock_dir, try_lock, wait_lock
 
 _TICKET = re.compile(r"\d{12}\.json")
 
@@ -68,10 +68,10 @@ class Line:
     def __init__(self, key: str, folder: Path | None = None) -> None:
         """Args:
         key: `cpu`, or the UUID of a GPU.
-        folder: where lines live; default `lock_dir()`.
+        folder: where lines live; default `line_dir(key)`.
         """
         self.key = key
-        self.folder = (folder or lock_dir()) / re.sub(r"[^A-Za-z0-9._-]", "_", key)
+        self.folder = (folder or line_dir(key)) / re.sub(r"[^A-Za-z0-9._-]", "_", key)
 
     def join(self, run_id: str, run_folder: Path) -> Place:
         """Take a place at the end.

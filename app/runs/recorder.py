@@ -40,6 +40,9 @@ class Recorder:
         self.folder = folder
         self.log = log
         self.on_tick: list[Callable[[], None]] = []
+        self.before_last_word: list[Callable[[], None]] = []
+        self.at_leave: list[Callable[[], None]] = []
+        """Called in `close`, when all is written."""
         self.trouble: str | None = None
         """Why the last write failed; `None` when it did not."""
         # A resumed run goes on with the curve it has.
@@ -77,6 +80,8 @@ class Recorder:
         self._stop_heartbeat()
         if not self._finished:
             self.save()
+        for action in self.at_leave:
+            action()
 
     def _stop_heartbeat(self) -> None:
         self._stop.set()
@@ -144,9 +149,11 @@ class Recorder:
 
     def finish(self, **values: Any) -> None:
         """The last word: write it, if need be into the room that was set aside for it."""
+        for action in self.before_last_word:
+            action()
         self._stop_heartbeat()
         self._finished = True
-        self.change(ended=utc_now(), eta_s=None, **values)
+        self.change(**{"ended": utc_now(), "eta_s": None, **values})
         written = self.save() and not self._history_unsaved
         give_reserve(self.folder.path)
         if not written:
@@ -184,7 +191,7 @@ class Recorder:
     def _beat(self) -> None:
         while not self._stop.wait(_TICK_S):
             self._look_for_cancel()
-            for action in self.on_tick:
+            for action in tuple(self.on_tick):
                 action()
             age = time.monotonic() - self._saved_at
             if age >= HEARTBEAT_S or (age >= _SAVE_EVERY_S and (self._unsaved or self._history_unsaved)):

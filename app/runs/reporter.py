@@ -11,7 +11,9 @@ from app.cae.config import CaeConfig
 from app.core.errors import RunError
 from app.core.profile import HardwareProfile
 from app.runs.files import write_json
+from app.runs.processes import hostname
 from app.runs.recorder import Recorder
+from app.runs.trackers import Trackers
 
 
 class FolderReporter:
@@ -24,15 +26,21 @@ class FolderReporter:
         *,
         on_profile: Callable[[HardwareProfile], None] | None = None,
         echo: Callable[[str], None] | None = None,
+        trackers: Trackers | None = None,
+        gpus: tuple[str, ...] = (),
     ) -> None:
         """Args:
         on_profile: called once the device TensorFlow really uses is known, before any training.
         echo: gets one line an epoch and a phase, for a terminal.
+        trackers: get every epoch too.
+        gpus: the lines in which the run has its place, for the pipeline to take these GPUs and no others.
         """
         self._recorder = recorder
         self._config = config
         self._on_profile = on_profile
         self._echo = echo or (lambda _line: None)
+        self._trackers = trackers
+        self.gpus = gpus
         self._phase: str | None = None
         self._at_entry = 0
         self._first: tuple[float, int] | None = None
@@ -55,7 +63,7 @@ class FolderReporter:
 
     def profile(self, profile: HardwareProfile) -> None:
         """The path this run takes. Waits here when that is another device than the one whose place the run holds."""
-        self._write("profile.json", profile.to_json())
+        self._write("profile.json", {"host": hostname(), **profile.to_json()})
         self._recorder.log.line(profile.report())
         self._echo(f"{profile.path}: {profile.reason}")
         self._recorder.change(at_once=True, selected_device=profile.selected_device, path=profile.path, reason=profile.reason)
@@ -76,6 +84,8 @@ class FolderReporter:
     def epoch(self, row: Mapping[str, float | int]) -> None:
         """One finished epoch, with the columns of `history.csv`."""
         self._recorder.add_epoch(row)
+        if self._trackers is not None:
+            self._trackers.epoch(dict(row))
         epochs = self._recorder.status.epochs
         figures = "  ".join(f"{name} {row[name]:.4g}" for name in ("loss", "val_loss", "images_per_s") if row.get(name) is not None)
         line = f"epoch {int(row['epoch'])}{f' of {epochs}' if epochs else ''}  {figures}"

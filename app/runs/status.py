@@ -1,7 +1,8 @@
 """The state of a run: what its process last wrote, and what a reader makes of it.
 
-The writer knows queued, running, finished, failed and cancelled. A reader adds *interrupted* (it should be alive but its process
-is gone) and *unreadable* (the folder does not tell), so that a run which could not say its last word is still shown truthfully.
+The writer knows queued, running, finished, failed and cancelled, and inside SLURM *interrupted* (SLURM stops it). A reader adds
+*interrupted* (it should be alive but its process is gone) and *unreadable* (the folder does not tell), so that a run which could not say
+its last word is still shown truthfully. What SLURM says about a job comes in through `slurm_state`.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import pandas as pd
 from app.runs.files import read_json
 from app.runs.folder import RunFolder
 from app.runs.keeping import read_notes, run_folders
+from app.runs.slurm_state import slurm_facts
 from app.runs.status import RunStatus, iso, status_from_json, utc_now
 
 METRIC_COLUMNS = ("image_auroc", "image_ap", "image_f1", "pixel_auroc", "aupro", "aupimo")
@@ -77,11 +78,16 @@ def list_json(runs_dir: Path) -> list[dict[str, Any]]:
 
 
 def run_json(folder: RunFolder) -> dict[str, Any]:
-    """One run as an object for JSON: the table's columns, with the metrics in an object of their own."""
+    """One run as an object for JSON: the table's columns, who carries it out, and the metrics in an object of their own."""
     row = _row(folder)
     metrics = {name: row.pop(name) for name in METRIC_COLUMNS}
     times = {name: iso(row[name]) if row[name] is not None else None for name in TIME_COLUMNS}
-    return {**row, **times, "metrics": {**metrics, "not_available": _read(folder.path / "metrics.json").get("not_available") or {}}}
+    return {
+        **row,
+        **times,
+        **slurm_facts(folder.path, folder.launch_record()),
+        "metrics": {**metrics, "not_available": _read(folder.path / "metrics.json").get("not_available") or {}},
+    }
 
 
 def active_runs(runs_dir: Path) -> list[RunStatus]:

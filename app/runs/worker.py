@@ -18,16 +18,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from app.cae.config import CaeConfig
 from app.core.errors import AppError, RunError
-from app.runs import sentences
+from app.runs import sentences, slurm_job
 from app.runs.files import clean_leftovers, keep_reserve
 from app.runs.folder import RunFolder, load_history, load_metrics
 from app.runs.locks import try_lock
 from app.runs.log import RunLog
-from app.runs.processes import mark, memory_now
+from app.runs.processes import hostname, mark, memory_now
 from app.runs.recorder import Recorder, stopping_signals
 from app.runs.reporter import FolderReporter
 from app.runs.results import write_result
 from app.runs.status import RunStatus, utc_now
+from app.runs.trackers import Trackers
 from app.runs.waiting import Turn
 
 if TYPE_CHECKING:
@@ -70,6 +71,8 @@ def run_in_folder(folder: Path, *, pipeline: Pipeline | None = None, echo: Echo 
         stack.callback(log.close)
         clean_leftovers(run.path)
         keep_reserve(run.path)
+        if (job_id := slurm_job.job_id_here(run)) is not None:
+            log.line(f"{slurm_job.STARTED_LINE.format(job_id=job_id)} on {hostname()}")
         recorder = Recorder(run, _first_status(run), log)
         stack.enter_context(stopping_signals(recorder))
         recorder.start()
@@ -80,7 +83,7 @@ def run_in_folder(folder: Path, *, pipeline: Pipeline | None = None, echo: Echo 
 def _real_pipeline(config: CaeConfig, *, reporter: FolderReporter, work_dir: Path) -> CaeResult:
     from app.cae.cae_pipeline import run_keras_cae_pipeline
 
-    return run_keras_cae_pipeline(config, reporter=reporter, work_dir=work_dir)
+    return run_keras_cae_pipeline(config, reporter=reporter, work_dir=work_dir, gpus=reporter.gpus)
 
 
 def _claim(run: RunFolder) -> int:
@@ -89,7 +92,9 @@ def _claim(run: RunFolder) -> int:
     Returns:
         A descriptor to keep open.
     """
-    _refuse_unless_waiting(run)
+    again = slurm_job.started_again(run)
+    if not again:
+        _refuse_unless_waiting(run)
     try:
         descriptor = os.open(run.path / "config.json", os.O_RDWR)
     except OSError as error:
@@ -101,6 +106,8 @@ def _claim(run: RunFolder) -> int:
             if time.monotonic() > until:
                 raise RunError(sentences.BUSY_FOLDER.format(run_id=run.run_id, what="is carried out by another process"))
             time.sleep(0.1)
+        if again:  # whatever its former process could say last: it may have been killed, with its node
+            run.set_up_again(run.status(), keep_launch=True)
         _refuse_unless_waiting(run)
     except BaseException:
         os.close(descriptor)
@@ -147,7 +154,7 @@ def _to_the_end(run: RunFolder, recorder: Recorder, pipeline: Pipeline, echo: Ec
         writing = recorder.status.phase == "writing"
         if recorder.cancelled() and not writing and not isinstance(error, (AppError, OSError, MemoryError)):
             # Libraries that are stopped in the middle raise all sorts of things.
-            recorder.finish(state="cancelled", message=None)
+            _finish_stopped(run, recorder, message=None)
             return CANCELLED_STATUS
         recorder.finish(state="failed", error=sentence, message=None)
         if not recorder.log.is_stderr():
@@ -165,10 +172,10 @@ def _carry_out(run: RunFolder, recorder: Recorder, pipeline: Pipeline, echo: Ech
     turn = Turn(run, config, recorder, echo)
     try:
         if not turn.wait():
-            recorder.finish(state="cancelled", message=sentences.CANCELLED_IN_QUEUE)
+            _finish_stopped(run, recorder, message=sentences.CANCELLED_IN_QUEUE)
             return
         recorder.change(at_once=True, state="running", started=utc_now(), message=None)
-        reporter = FolderReporter(recorder, config, on_profile=turn.settle, echo=echo)
+        reporter = FolderReporter(recorder, config, on_profile=turn.settle, echo=echo, trackers=Trackers(recorder, config), gpus=turn.keys)
         result = pipeline(config, reporter=reporter, work_dir=run.path)
         _write_down(run, recorder, reporter, result)
     finally:
@@ -182,8 +189,18 @@ def _write_down(run: RunFolder, recorder: Recorder, reporter: FolderReporter, re
     if result.state == "finished":
         # A cancelled run keeps it, and can go on from there.
         shutil.rmtree(run.path / BACKUP, ignore_errors=True)
+    if result.state == "cancelled":
+        _finish_stopped(run, recorder, message=None)
+        return
     recorder.log.line(result.state)
     recorder.finish(state=result.state, message=None)
+
+
+def _finish_stopped(run: RunFolder, recorder: Recorder, *, message: str | None) -> None:
+    """The last word of a run that was asked to stop: by people, or by SLURM, which may start it again."""
+    word = slurm_job.last_word(run, signalled=recorder.signalled) or {"state": "cancelled", "message": message}
+    recorder.log.line(" ".join(str(word[name]) for name in ("state", "message", "error") if word.get(name)))
+    recorder.finish(**word)
 
 
 def explain(error: Exception, run: RunFolder) -> str:

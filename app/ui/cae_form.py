@@ -40,7 +40,7 @@ class Option:
     label: str
     group: str
     help: str
-    kind: Literal["choice", "int", "float"]
+    kind: Literal["choice", "switch", "int", "float"]
     choices: tuple[str, ...] = ()
     low: float = 0
     high: float = 0
@@ -127,6 +127,9 @@ def _field(option: Option, default: Any) -> None:
     if option.kind == "choice":
         st.selectbox(option.label, option.choices, **common)
         return
+    if option.kind == "switch":
+        st.checkbox(option.label, **common)
+        return
     whole = option.kind == "int"
     number = int if whole else float
     # A field that may be empty must say so by value=None; for the others the session state holds the value.
@@ -151,6 +154,8 @@ def _option(name: str, field: FieldInfo) -> Option:
     if get_origin(field.annotation) is Literal:
         return Option(name, label, group, about, "choice", choices=get_args(field.annotation))
     types = get_args(field.annotation) or (field.annotation,)
+    if bool in types:
+        return Option(name, label, group, f"{about[:1].upper()}{about[1:]}.", "switch")
     kind: Literal["int", "float"] = "int" if int in types else "float"
     low, high, multiple = _bounds(field)
     return Option(

@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.runs.folder import RunFolder
 from app.runs.table import runs_table
-from app.ui import cae_data, cae_form, cae_live, cae_results, cae_start, state
+from app.ui import cae_data, cae_form, cae_live, cae_results, cae_start, cae_sweep, state
 from app.ui.cae_text import escaped, run_label
 from app.ui.palette import run_styles
 
@@ -28,6 +28,7 @@ def render() -> None:
         with st.container(border=True, key="cae_card_start"):
             source, look = chosen or (None, None)
             cae_start.render(source, look, runs)
+            cae_sweep.render(source)
     with right:
         run_id = _choice_of_run(runs)
         if run_id is None:
