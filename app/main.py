@@ -1,4 +1,4 @@
-"""The command line: `python -m app.main device | cae | bench | runs`.
+"""The command line: `python -m app.main device | cae | score | sweep | bench | runs`.
 
 Exit status 0 when the command did its job, 2 for bad options, 1 for a run or a device that failed. What went wrong is one
 sentence on stderr, never a traceback. With `--json`, standard output holds one JSON object and nothing else.
@@ -53,12 +53,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneSentenceParser(prog="python -m app.main", description=__doc__.splitlines()[0] if __doc__ else None)
-    commands = parser.add_subparsers(title="commands", required=True, metavar="device|cae|bench|runs", parser_class=OneSentenceParser)
+    names = "device|cae|score|sweep|bench|runs"
+    commands = parser.add_subparsers(title="commands", required=True, metavar=names, parser_class=OneSentenceParser)
     _add_device(commands)
     _add_cae(commands)
+    from app.runs.score_cli import add_score_parser
+
+    add_score_parser(commands).set_defaults(command=_score)
     from app.runs.cli import add_runs_parser, run_command
 
     add_runs_parser(commands).set_defaults(command=run_command)
+    from app.runs.sweep_cli import add_sweep_parser, sweep_command
+
+    add_sweep_parser(commands).set_defaults(command=sweep_command)
     from app.runs.bench_cli import add_bench_parser, bench_command
 
     add_bench_parser(commands).set_defaults(command=bench_command)
@@ -90,6 +97,9 @@ def _add_cae(commands: Any) -> None:
     )
     runs.add_argument("--run-folder", type=Path, default=None, metavar="DIR", help="carry out the run that this folder was made for")
     runs.add_argument("--json", action="store_true", help="print one JSON object at the end")
+    from app.runs.slurm_cli import add_launcher_options
+
+    add_launcher_options(cae)
     cae.set_defaults(command=_cae)
 
 
@@ -102,7 +112,7 @@ def _device(args: argparse.Namespace) -> int:
     if args.save:
         raise OptionError("--save: expected --verify beside it, since only a verification is saved.")
     from app.core.cpu_probe import cpu_facts
-    from app.core.decided import build_warnings, decided_profile
+    from app.core.decided import beforehand_warnings, decided_profile
     from app.core.device_policy import decide, decision_json
     from app.core.gpu_probe import gpu_facts
     from app.core.tf_build import tensorflow_build
@@ -112,7 +122,7 @@ def _device(args: argparse.Namespace) -> int:
     build = tensorflow_build()
     if args.json:
         answer = decision_json(decision, gpu, cpu)
-        _print({**answer, "warnings": [*answer["warnings"], *build_warnings(decision, build)]})
+        _print({**answer, "warnings": [*answer["warnings"], *beforehand_warnings(decision, build, cpu)]})
     else:
         _print(decided_profile(decision, gpu, cpu, build).report())
     return 0
@@ -142,8 +152,15 @@ def _verify(min_vram_mib: int, device: str, as_json: bool, save: Path | None) ->
 
 def _cae(args: argparse.Namespace) -> int:
     from app.runs.folder import RunFolder, default_runs_dir
+    from app.runs.slurm_cli import refuse_wait_alone, submit_command
+    from app.runs.slurm_options import settings_from
     from app.runs.worker import run_in_folder, summary
 
+    refuse_wait_alone(args)
+    if settings_from(args) is not None:
+        if args.run_folder is not None:
+            raise OptionError("--launcher slurm: expected no --run-folder beside it; runs resume submits a run that has ended once more.")
+        return submit_command(args, make_config(config_values(args)))
     if args.run_folder is not None:
         if config_values(args):
             raise OptionError("--run-folder: expected no other option of the run beside it, since the folder holds its configuration.")
@@ -160,6 +177,19 @@ def _cae(args: argparse.Namespace) -> int:
     elif people:
         _print(_in_words(result))
     return status
+
+
+def _score(args: argparse.Namespace) -> int:
+    from app.runs.score_cli import in_words, score
+    from app.runs.worker import CANCELLED_STATUS
+
+    with _only_our_output():
+        ended = score(args)
+    if ended.result is None:
+        print(ended.sentence, file=sys.stderr)
+        return CANCELLED_STATUS
+    _print(ended.result if args.json else in_words(ended.result))
+    return 0
 
 
 def _in_words(result: dict[str, Any]) -> str:

@@ -26,9 +26,15 @@ def add_runs_parser(subparsers: Any) -> argparse.ArgumentParser:
         choices=tuple(_ACTIONS),
         help="a second cancel kills; resume goes on after the last whole epoch; delete moves to a bin, restore brings back",
     )
-    parser.add_argument("run", nargs="?", metavar="RUN", help="id of a run, or the beginning of one that is unique")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="id of a run, the beginning of one that is unique, or the path of its folder")
     parser.add_argument(
         "--runs-dir", type=Path, default=None, metavar="DIR", help="where run folders are (default: TWOPATH_RUNS_DIR, else runs)"
+    )
+    parser.add_argument(
+        "--launcher",
+        choices=("local", "slurm"),
+        default=None,
+        help="resume only: where the run goes on (default: where it was carried out)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -40,6 +46,8 @@ def run_command(args: argparse.Namespace) -> int:
         raise OptionError(f"RUN: runs list takes no run, got {args.run!r}; runs show RUN shows one.")
     if args.action != "list" and not args.run:
         raise OptionError(f"RUN: runs {args.action} expects the id of a run; runs list shows them.")
+    if args.launcher and args.action != "resume":
+        raise OptionError(f"--launcher: expected runs resume before it, got runs {args.action}.")
     _ACTIONS[args.action](args, args.runs_dir or default_runs_dir())
     return 0
 
@@ -54,7 +62,8 @@ def _list(args: argparse.Namespace, runs_dir: Path) -> None:
     if not rows:
         print(f"No runs in {runs_dir}.")
         return
-    print("  ".join(title.ljust(width) for title, width in _WIDTHS.items()).rstrip())
+    widths = _WIDTHS if not any(row["slurm_job"] for row in rows) else {**_WIDTHS, "SLURM": 0, "name": 24}
+    print("  ".join(title.ljust(width) for title, width in widths.items()).rstrip())
     for row in rows:
         cells = {
             "run_id": row["run_id"],
@@ -66,16 +75,20 @@ def _list(args: argparse.Namespace, runs_dir: Path) -> None:
             "score/s": _figure(row["score_images_per_s"], "{:.1f}"),
             "AUROC": _figure(row["metrics"]["image_auroc"], "{:.3f}"),
             "name": row["name"] or "",
+            "SLURM": f"{row['slurm_job']} {row['slurm_state'] or 'no longer known'}" if row["slurm_job"] else "",
         }
-        print("  ".join(str("–" if cells[title] is None else cells[title]).ljust(width) for title, width in _WIDTHS.items()).rstrip())
+        print("  ".join(str("–" if cells[title] is None else cells[title]).ljust(width) for title, width in widths.items()).rstrip())
 
 
 def _show(args: argparse.Namespace, runs_dir: Path) -> None:
     from app.runs.table import run_json
+    from app.runs.trackers_record import read_record
 
     folder = _find(args, runs_dir)
     status = folder.status()
-    values = {**run_json(folder), "status": status.to_json(), "config": _config(folder)}
+    record = read_record(folder.path)
+    logged = {"mlflow": record.trouble or record.url or record.mlflow_run_id} if record else {}
+    values = {**run_json(folder), **logged, "status": status.to_json(), "config": _config(folder)}
     if args.json:
         _print_json(values)
         return
@@ -95,10 +108,13 @@ def _cancel(args: argparse.Namespace, runs_dir: Path) -> None:
 
 def _resume(args: argparse.Namespace, runs_dir: Path) -> None:
     from app.runs.launch import resume_run
+    from app.runs.slurm_state import job_of
 
     folder = _find(args, runs_dir)
-    resume_run(folder)
-    _answer(args, folder, f"Run {folder.run_id} goes on in the background; runs show {folder.run_id} tells how far it is.")
+    resume_run(folder, launcher=args.launcher)
+    job_id = job_of(folder.launch_record())
+    where = f"as SLURM job {job_id}" if job_id else "in the background"
+    _answer(args, folder, f"Run {folder.run_id} goes on {where}; runs show {folder.run_id} tells how far it is.")
 
 
 def _delete(args: argparse.Namespace, runs_dir: Path) -> None:
@@ -116,9 +132,27 @@ def _restore(args: argparse.Namespace, runs_dir: Path) -> None:
 
 
 def _find(args: argparse.Namespace, runs_dir: Path) -> RunFolder:
-    from app.runs.keeping import find_run
+    return resolve_run(runs_dir, args.run)
 
-    return find_run(runs_dir, args.run)
+
+def resolve_run(runs_dir: Path, text: str) -> RunFolder:
+    """The run that `text` names: its id, the beginning of only one id in `runs_dir`, or the path of a run folder anywhere.
+
+    Raises:
+        OptionError: none or several fit.
+    """
+    from app.runs.keeping import find_run, is_run_folder
+
+    path = Path(text)
+    # A bare name is an id first: a folder of that name in the current folder must not come before the run.
+    if (path.name != text or text in (".", "..")) and is_run_folder(path):
+        return RunFolder(path.resolve())
+    try:
+        return find_run(runs_dir, text)
+    except OptionError:
+        if text and is_run_folder(path):
+            return RunFolder(path.resolve())
+        raise
 
 
 def _config(folder: RunFolder) -> dict[str, Any] | None:

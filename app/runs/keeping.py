@@ -22,7 +22,15 @@ def run_folders(runs_dir: Path) -> list[RunFolder]:
         children = sorted(child for child in Path(runs_dir).iterdir() if not child.name.startswith("."))
     except OSError:
         return []
-    return [RunFolder(child) for child in children if any((child / name).exists() for name in _RUN_FILES)]
+    return [RunFolder(child) for child in children if is_run_folder(child)]
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Whether `folder` holds a run; never raises."""
+    try:
+        return any((folder / name).exists() for name in _RUN_FILES)
+    except (OSError, ValueError):
+        return False
 
 
 def deleted_runs(runs_dir: Path) -> list[RunFolder]:
@@ -83,8 +91,10 @@ def delete_run(folder: RunFolder) -> RunFolder:
     """Move an ended run to the bin beside it. Nothing is erased.
 
     Raises:
-        RunError: the run is queued or running, or the folder cannot be moved.
+        RunError: the run is queued or running, in the bin already, or the folder cannot be moved.
     """
+    if folder.path.parent.name == BIN:  # named by its path
+        raise RunError(f"run {folder.run_id}: it is in the bin already.")
     status = folder.status()
     if status.live:
         raise RunError(sentences.LIVE.format(run_id=folder.run_id, state=status.state))

@@ -12,6 +12,7 @@ import streamlit as st
 from app.cae.archives import extract_zip
 from app.cae.datasets import resolve_source
 from app.core.errors import AppError, DataError
+from app.runs.uploads import KEPT_DAYS, remove_unused_uploads, touch_upload
 from app.ui import cae_look, state
 from app.ui.cae_look import Example, Look
 from app.ui.cae_text import SOURCES, counted, escaped, shortened
@@ -42,6 +43,7 @@ def render(seed: int) -> tuple[str, Look] | None:
         The data source as `CaeConfig.data` takes it, and the look at it; `None` when there is nothing to train on yet.
     """
     st.subheader("1 Data", anchor=False)
+    _tidy_once()
     source = _source()
     if source is None:
         return None
@@ -54,6 +56,12 @@ def render(seed: int) -> tuple[str, Look] | None:
         return None
     _show(look)
     return source, look
+
+
+# Once a process: at its first page. Uploads come seldom, and each tidies up too.
+@st.cache_resource(show_spinner=False)
+def _tidy_once() -> None:
+    remove_unused_uploads(state.runs_dir(), state.runs_dir() / state.UPLOADS_FOLDER)
 
 
 def take_over(source: str) -> None:
@@ -110,21 +118,23 @@ def _uploaded_zip() -> str | None:
     known: dict[str, str] = st.session_state.setdefault(_UPLOADED, {})
     if upload is None:
         st.caption(
-            "A zip of a folder in any layout that is recognised. It is unpacked on this machine, beside the runs, and goes nowhere else."
+            "A zip of a folder in any layout that is recognised. It is unpacked on this machine, beside the runs, and goes nowhere else; "
+            f"{KEPT_DAYS} days after it was last chosen it is removed, unless a run was started with it."
         )
         return None
-    if upload.file_id not in known:
+    if upload.file_id not in known or not Path(known[upload.file_id]).is_dir():
         try:
             with st.spinner("Checking and unpacking …"):
                 known[upload.file_id] = str(unpack(upload.getvalue(), upload.name, state.runs_dir() / state.UPLOADS_FOLDER))
         except AppError as error:
             st.error(escaped(str(error)), icon=":material/folder_zip:")
             return None
+    touch_upload(Path(known[upload.file_id]))
     return known[upload.file_id]
 
 
 def unpack(content: bytes, name: str, uploads: Path) -> Path:
-    """Unpack an uploaded zip to a folder of its own; the same zip is unpacked once.
+    """Unpack an uploaded zip to a folder of its own; the same zip is unpacked once. Old uploads that no run refers to are removed.
 
     Returns:
         The folder, named after the file, below one named after its content.
@@ -134,6 +144,8 @@ def unpack(content: bytes, name: str, uploads: Path) -> Path:
     """
     stem = re.sub(r"[^\w.-]+", "-", Path(name).stem).strip("-.")[:60] or "upload"
     folder = uploads / hashlib.sha256(content).hexdigest()[:16] / stem
+    touch_upload(folder)
+    remove_unused_uploads(uploads.parent, uploads)
     if not folder.is_dir():
         try:
             extract_zip(io.BytesIO(content), folder)

@@ -1,9 +1,11 @@
-"""Test pictures of a run, row by row: input, reconstruction, heat map, outlines. One colour scale for the whole run."""
+"""Test pictures of a run, row by row: input, reconstruction, heat map, outlines. One colour scale for the whole run, and the proportions
+of the original pictures where their files can still be read."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 import streamlit as st
@@ -11,20 +13,27 @@ import streamlit as st
 from app.cae.scoring import Calibration
 from app.core.errors import AppError
 from app.runs.folder import Maps, RunFolder
+from app.ui import cae_full_view, pictures, verdicts
 from app.ui import format as fmt
-from app.ui import pictures, verdicts
+from app.ui.cae_full_view import Subject, layers
 from app.ui.cae_maps import maps_of, stamp_of
 from app.ui.cae_text import StateColour, counted, escaped, shortened
-from app.ui.pictures import PREDICTION, TRUTH, Rgb, Scale
+from app.ui.originals import size_of
+from app.ui.pictures import Rgb, Scale
 
 ORDER = "cae_gallery_order"
 CLASS = "cae_gallery_class"
 PAGE = "cae_gallery_page"
 OPACITY = "cae_gallery_opacity"
+ENLARGE = "cae_gallery_enlarge"
 
 PER_PAGE = 6
 SIDE_PX = 288
-"""Pictures are enlarged to this side, so that contours are thin and the full-size view is not coarse."""
+"""Pictures are enlarged to this longer side, so that contours are thin."""
+TALLEST = 1.25
+"""Height over width up to which a picture fills its column; taller ones are drawn narrower."""
+COLUMN_PX = 170
+"""Width of a picture's column at the usual width of a window."""
 OUTLINE_PX = 4
 ALL = "all classes"
 ORDERS = {"most": "Highest", "least": "Lowest", "mistakes": "Mistakes"}
@@ -64,7 +73,9 @@ def render(folder: RunFolder, frame: pd.DataFrame, threshold: float) -> None:
     _legend(scale, about)
     places = {int(row): place for place, row in enumerate(maps.indices)}
     for _, row in chosen.iloc[first : first + PER_PAGE].iterrows():
-        _row(row, maps, places.get(int(row["row"])), scale, opacity, threshold)
+        if _row(row, maps, places.get(int(row["row"])), scale, opacity, threshold):
+            subject = _subject(folder, row, maps, places[int(row["row"])])
+            cae_full_view.show(subject, scale, threshold, opacity)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.caption(f"{first + 1} to {min(len(chosen), first + PER_PAGE)} of {counted(len(chosen), 'picture')}")
         st.pagination(pages, key=page_key)
@@ -119,7 +130,8 @@ def _legend(scale: Scale, about: str) -> None:
     outlines.caption("outlines")
 
 
-def _row(row: pd.Series, maps: Maps, place: int | None, scale: Scale, opacity: float, threshold: float) -> None:
+def _row(row: pd.Series, maps: Maps, place: int | None, scale: Scale, opacity: float, threshold: float) -> bool:
+    """Draw one picture; True when somebody wants to see it large."""
     words, *cells = st.columns(COLUMNS, vertical_alignment="center")
     name = Path(str(row["path"])).name
     said = verdicts.outcome(int(row["label"]), str(row["verdict"]))
@@ -128,15 +140,42 @@ def _row(row: pd.Series, maps: Maps, place: int | None, scale: Scale, opacity: f
         st.badge(said, color=colour, icon=icon)
         st.markdown(f"{escaped(shortened(str(row['defect']), 24))}, score **{fmt.significant(float(str(row['score'])))}**")
         st.caption(f"#{row['rank']} · {escaped(shortened(name, 26))}", help=escaped(str(row["path"])))
+        large = place is not None and enlarge_button(f"{ENLARGE}_{row['row']}")
     if place is None:
         cells[0].caption("not kept")
-        return
+        return False
     titles = ("input", "reconstruction", "heat map", "outlines of mask and prediction")
-    for cell, title, picture in zip(cells, titles, panels(maps, place, scale, opacity, threshold), strict=True):
-        cell.image(picture, width="stretch", alt=f"{title} of {name}")
+    drawn = panels(maps, place, scale, opacity, threshold, size_of(str(row["path"])))
+    for cell, title, picture in zip(cells, titles, drawn, strict=True):
+        cell.image(picture, width=width_of(picture), alt=f"{title} of {name}")
+    return large
 
 
-def panels(maps: Maps, place: int, scale: Scale, opacity: float, threshold: float, side: int = SIDE_PX) -> tuple[Rgb, Rgb, Rgb, Rgb]:
+def enlarge_button(key: str) -> bool:
+    """The button that opens the full-size view."""
+    return st.button("Enlarge", key=key, type="tertiary", icon=":material/open_in_full:", help="Opens the picture large.")
+
+
+def width_of(picture: Rgb) -> int | Literal["stretch"]:
+    """How wide a picture is drawn in its column: high and narrow ones must not make their row endless."""
+    height, width = picture.shape[:2]
+    return "stretch" if height <= TALLEST * width else max(16, round(COLUMN_PX * TALLEST * width / height))
+
+
+def _subject(folder: RunFolder, row: pd.Series, maps: Maps, place: int) -> Subject:
+    try:
+        full_scale = Calibration.load(folder.path / "scoring.npz").full_scale
+    except AppError:
+        full_scale = None
+    path = str(row["path"])
+    mask = maps.masks[place] if maps.has_mask[place] else None
+    score, verdict = float(str(row["score"])), f"{row['verdict']}, truly {row['defect']}"
+    return Subject(Path(path).name, (path,), maps.inputs[place], None, maps.maps[place], mask, score, verdict, full_scale)
+
+
+def panels(
+    maps: Maps, place: int, scale: Scale, opacity: float, threshold: float, size: tuple[int, int] | None = None, side: int = SIDE_PX
+) -> tuple[Rgb, Rgb, Rgb, Rgb]:
     """Input, reconstruction, heat map over the input, and the input with the outlines of mask and prediction.
 
     Args:
@@ -145,11 +184,12 @@ def panels(maps: Maps, place: int, scale: Scale, opacity: float, threshold: floa
         scale: of the run.
         opacity: of the heat map, 0-1.
         threshold: pixels above it are the prediction.
-        side: px.
+        size: (width, height) of the original, whose proportions are kept; `None` keeps those of the network's square.
+        side: longer side, px.
     """
-    picture = pictures.enlarged(maps.inputs[place], side)
-    values = pictures.enlarged_map(maps.maps[place], side)
-    outlined = pictures.with_outline(picture, values > threshold, PREDICTION, OUTLINE_PX)
-    if maps.has_mask[place]:
-        outlined = pictures.with_outline(outlined, pictures.enlarged_mask(maps.masks[place], side), TRUTH, OUTLINE_PX)
-    return picture, pictures.enlarged(maps.reconstructions[place], side), pictures.blended(picture, values, scale, opacity), outlined
+    wanted = pictures.fitted(size or maps.inputs.shape[2:0:-1], side)
+    picture = pictures.picture_at(maps.inputs[place], wanted)
+    rebuilt = pictures.picture_at(maps.reconstructions[place], wanted)
+    values, mask = maps.maps[place], maps.masks[place] if maps.has_mask[place] else None
+    heat = layers(picture, values, scale, opacity=opacity)
+    return picture, rebuilt, heat, layers(picture, values, scale, threshold=threshold, mask=mask, thickness=OUTLINE_PX)

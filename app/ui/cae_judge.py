@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.cae.metrics import Confusion, confusion_at
 from app.runs.folder import RunFolder, load_scores
-from app.ui import cae_curves, cae_gallery, verdicts
+from app.ui import cae_curves, cae_gallery, score_section, verdicts
 from app.ui import charts_run as charts
 from app.ui import format as fmt
 
@@ -68,6 +68,8 @@ def _judge(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:
     own = metrics.get("threshold")
     if not len(tested):
         st.info("This run scored no test pictures, so there is nothing to judge. Its data set has no test split.", icon=":material/info:")
+        if isinstance(own, (int, float)) and math.isfinite(own):
+            score_section.render(folder, float(own))
         return
     threshold = _threshold(folder.run_id, tested, held_out, own)
     frame = verdicts.judged(tested, threshold)
@@ -86,6 +88,7 @@ def _judge(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:
     if more.open:
         with more:
             cae_curves.render(folder, frame, metrics, threshold, colour)
+    score_section.render(folder, threshold)
 
 
 def _own(own: Any, tested: pd.DataFrame) -> float:

@@ -2,43 +2,43 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import plotly.colors
 from numpy.typing import NDArray
 from PIL import Image
 
+from app.cae.heat_maps import Map, Rgb, Scale, channels_of, colour_table, heat, heat_map, map_at
 from app.ui.palette import THRESHOLD
 
-Rgb = NDArray[np.uint8]
-"""(H, W, 3)."""
-Map = NDArray[np.float32]
-"""(H, W) anomaly map, raw."""
+__all__ = [
+    "PREDICTION",
+    "TRUTH",
+    "Map",
+    "Rgb",
+    "Scale",
+    "blended",
+    "colour_bar",
+    "colour_table",
+    "enlarged",
+    "enlarged_map",
+    "enlarged_mask",
+    "fitted",
+    "grid",
+    "heat",
+    "heat_map",
+    "map_at",
+    "mask_at",
+    "outline",
+    "picture_at",
+    "robust_scale",
+    "to_rgb",
+    "with_outline",
+]
 
 TRUTH = "#00C2C7"
 """Contour of the ground truth; the prediction's is `palette.THRESHOLD`, the colour of the threshold line on every chart."""
 PREDICTION = THRESHOLD
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The anomaly values drawn as the darkest and the brightest colour. One for all pictures of a run, so that they compare."""
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.low) and np.isfinite(self.high) and self.high > self.low):
-            raise ValueError(f"Scale: expected finite low < high, got {self.low} and {self.high}.")
-
-    def of(self, values: Map) -> NDArray[np.float32]:
-        """`values` on 0..1, clipped; NaN becomes 0."""
-        shares = (np.asarray(values, np.float32) - np.float32(self.low)) / np.float32(self.high - self.low)
-        clipped: NDArray[np.float32] = np.clip(np.nan_to_num(shares, nan=0.0), 0.0, 1.0)
-        return clipped
 
 
 def robust_scale(maps: NDArray[np.float32], low_quantile: float = 0.5, high_quantile: float = 0.999) -> Scale:
@@ -58,25 +58,35 @@ def to_rgb(picture: NDArray[np.uint8]) -> Rgb:
 
 def enlarged(picture: NDArray[np.uint8], side: int) -> Rgb:
     """`picture` as RGB with its longer side at least `side` px, smoothly interpolated; never made smaller."""
-    rgb = to_rgb(picture)
-    return np.asarray(Image.fromarray(rgb).resize(_size(rgb, side), Image.Resampling.BICUBIC), dtype=np.uint8)
+    return picture_at(picture, _size(picture, side))
 
 
 def enlarged_map(values: Map, side: int) -> Map:
     """An anomaly map enlarged as `enlarged` does it, its values linearly interpolated."""
-    image = Image.fromarray(np.nan_to_num(np.asarray(values, np.float32)))
-    return np.asarray(image.resize(_size(values, side), Image.Resampling.BILINEAR), dtype=np.float32)
+    return map_at(values, _size(values, side))
 
 
 def enlarged_mask(mask: NDArray[np.uint8] | NDArray[np.bool_], side: int) -> NDArray[np.bool_]:
     """A mask enlarged as `enlarged` does it, its edges kept where they are."""
+    return mask_at(mask, _size(mask, side))
+
+
+def fitted(size: tuple[int, int], side: int) -> tuple[int, int]:
+    """`size` = (width, height) with its longer side made `side` px, proportions kept; at least 1 px each way."""
+    factor = side / max(size)
+    return max(1, round(size[0] * factor)), max(1, round(size[1] * factor))
+
+
+def picture_at(picture: NDArray[np.uint8], size: tuple[int, int]) -> Rgb:
+    """`picture` as RGB of `size` = (width, height) px, smoothly interpolated."""
+    rgb = to_rgb(picture)
+    return rgb if rgb.shape[1::-1] == size else np.asarray(Image.fromarray(rgb).resize(size, Image.Resampling.BICUBIC), dtype=np.uint8)
+
+
+def mask_at(mask: NDArray[np.uint8] | NDArray[np.bool_], size: tuple[int, int]) -> NDArray[np.bool_]:
+    """A mask of `size` = (width, height) px, its edges kept where they are."""
     image = Image.fromarray(np.asarray(mask, dtype=np.bool_).astype(np.uint8) * 255)
-    return np.asarray(image.resize(_size(mask, side), Image.Resampling.NEAREST)) > 127
-
-
-def heat(values: Map, scale: Scale) -> Rgb:
-    """The map in the colours of `colour_table`."""
-    return colour_table()[np.round(scale.of(values) * 255).astype(np.uint8)]
+    return np.asarray(image.resize(size, Image.Resampling.NEAREST)) > 127
 
 
 def blended(picture: NDArray[np.uint8], values: Map, scale: Scale, opacity: float) -> Rgb:
@@ -109,7 +119,7 @@ def outline(mask: NDArray[np.bool_], thickness: int = 1) -> NDArray[np.bool_]:
 def with_outline(picture: NDArray[np.uint8], mask: NDArray[np.bool_], colour: str, thickness: int = 2) -> Rgb:
     """A copy of `picture` with the border of `mask` drawn in `colour` (`#rrggbb`)."""
     drawn = to_rgb(picture).copy()
-    drawn[outline(mask, thickness)] = _channels(colour)
+    drawn[outline(mask, thickness)] = channels_of(colour)
     return drawn
 
 
@@ -129,21 +139,6 @@ def colour_bar(width: int = 256, height: int = 12) -> Rgb:
     """The colours from the low end to the high end, left to right."""
     line = colour_table()[np.linspace(0, 255, width).round().astype(np.uint8)]
     return np.ascontiguousarray(np.broadcast_to(line, (height, width, 3)))
-
-
-@functools.cache
-def colour_table() -> Rgb:
-    """(256, 3): Inferno, whose lightness rises evenly, so that it also reads in grey and by people who do not see all colours."""
-    stops = np.array([_channels(colour) for colour in plotly.colors.sequential.Inferno], dtype=np.float64)
-    places = np.linspace(0, len(stops) - 1, 256)
-    table = np.stack([np.interp(places, np.arange(len(stops)), stops[:, channel]) for channel in range(3)], axis=1)
-    rounded = table.round().astype(np.uint8)
-    rounded.flags.writeable = False
-    return rounded
-
-
-def _channels(colour: str) -> tuple[int, int, int]:
-    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
 
 
 def _size(picture: NDArray[np.generic], side: int) -> tuple[int, int]:

@@ -495,10 +495,12 @@ class TestSaving:
         pictures = standardise(stripes(3, seed=2), "picture")
         np.save(tmp_path / "pictures.npy", pictures)
         script = (
-            "import sys, keras, numpy as np\n"
+            "import sys\n"
+            "sys.modules['app'] = None\n"  # from here on, importing our code fails
+            "import keras, numpy as np\n"
             "model = keras.saving.load_model('model.keras', compile=False, safe_mode=True)\n"
             "np.save('found.npy', model.predict(np.load('pictures.npy'), verbose=0))\n"
-            "assert 'app' not in sys.modules\n"
+            "assert not [name for name in sys.modules if name.startswith('app.')]\n"
         )
         subprocess.run([sys.executable, "-I", "-c", script], cwd=tmp_path, check=True, timeout=240)
         np.testing.assert_allclose(np.load(tmp_path / "found.npy"), reconstructor(trained[0].model)(pictures), atol=1e-5)
@@ -516,6 +518,15 @@ class TestSaving:
             (tmp_path / "model.keras").write_bytes(content)
         with pytest.raises(DataError, match=r"model\.keras: expected a model saved by this program"):
             load_model(tmp_path / "model.keras")
+
+    def test_a_damaged_model_is_refused_by_name(self, trained: tuple[cae_keras.Trained, Recorder], tmp_path: Path) -> None:
+        save_model(trained[0].model, tmp_path / "model.keras")
+        content = bytearray((tmp_path / "model.keras").read_bytes())
+        for start in (len(content) // 3, 100):  # within the weights, then within what comes first, too
+            content[start : start + 2000] = bytes(2000)
+            (tmp_path / "model.keras").write_bytes(content)
+            with pytest.raises(DataError, match=r"model\.keras: expected a model saved by this program"):
+                load_model(tmp_path / "model.keras")
 
 
 def test_importing_the_room_does_not_import_tensorflow() -> None:
