@@ -5,16 +5,16 @@ Labels and masks of the test pictures are touched in one place, `_figures`, afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.cae import cae_keras, scoring
+from app.cae import cae_keras, scoring, whole_picture
 from app.cae.cae_fit import Trained
 from app.cae.calibration import NOTHING_HELD_OUT, SMALL_HELD_OUT, SMALL_SET
 from app.cae.config import CaeConfig
@@ -22,13 +22,10 @@ from app.cae.datasets import Dataset, Pictures, load_pictures, open_dataset, spl
 from app.cae.error_maps import Doubles
 from app.cae.figures import Figures, run_figures, synthetic_auroc
 from app.cae.reporting import Reporter, Row, SilentReporter
-from app.cae.scoring import Calibration, ErrorSums, Scored, ScoringRule
+from app.cae.scoring import Calibration, Forward, Observed, Scored, ScoringRule
 from app.cae.training import Floats, Throughput
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.tf_device import HardwareProfile, configure_tensorflow
-
-if TYPE_CHECKING:
-    from app.cae.scoring import Reconstruct
 
 SMALL_BATCH = 4
 """Below it BatchNorm sees too few pictures a step."""
@@ -84,7 +81,9 @@ class _Cancelled(Exception):  # noqa: N818 - a signal, not an error
     """Somebody wants the run to stop."""
 
 
-def run_keras_cae_pipeline(config: CaeConfig, *, reporter: Reporter | None = None, work_dir: Path | None = None) -> CaeResult:
+def run_keras_cae_pipeline(
+    config: CaeConfig, *, reporter: Reporter | None = None, work_dir: Path | None = None, gpus: Collection[str] = ()
+) -> CaeResult:
     """Reads pictures, configures TensorFlow, trains, scores and computes the figures.
 
     Args:
@@ -92,6 +91,7 @@ def run_keras_cae_pipeline(config: CaeConfig, *, reporter: Reporter | None = Non
         reporter: told of everything on the way, and asked for cancel at every picture read and every batch.
         work_dir: the run's folder. Training's state is kept in its sub-folder `backup`, and a run that finds one goes on from it; the
             caller removes it (`app.cae.backup.remove_backup`) once the results are written.
+        gpus: keys of the GPUs that are this run's; the others are left to other runs.
 
     Returns:
         A result, also when cancelled: then with state "cancelled" and whatever was reached.
@@ -102,7 +102,7 @@ def run_keras_cae_pipeline(config: CaeConfig, *, reporter: Reporter | None = Non
         OptionError: an option does not fit.
         TrainingError: no usable weights came out.
     """
-    return _Run(config, _Recording(reporter or SilentReporter()), work_dir).carried_out()
+    return _Run(config, _Recording(reporter or SilentReporter()), work_dir, gpus).carried_out()
 
 
 class _Recording(SilentReporter):
@@ -124,9 +124,13 @@ class _Run:
     config: CaeConfig
     reporter: _Recording
     work_dir: Path | None
+    gpus: Collection[str] = ()
+    devices: tuple[str, ...] = field(init=False, default=())
+    """TensorFlow's devices that share the training; none: one device."""
 
     def carried_out(self) -> CaeResult:
         profile = self._configured()
+        self.devices = profile.strategy_devices
         self.reporter.profile(profile)
         result = CaeResult(self.config, profile, "cancelled", warnings=self.reporter.warnings)
         pictures = self._read()
@@ -157,6 +161,8 @@ class _Run:
             device=config.device,
             intra_op_threads=config.intra_op_threads,
             inter_op_threads=config.inter_op_threads,
+            gpus=config.gpus,
+            own=self.gpus,
         )
 
     def _read(self) -> Pictures | None:
@@ -182,16 +188,16 @@ class _Run:
         if len(train) < self.config.batch_size:
             self.reporter.warning(_FEWER_PICTURES.format(train=len(train), batch=self.config.batch_size))
         backup = None if self.work_dir is None else self.work_dir / "backup"
-        return cae_keras.train_cae(self.config, train, held_out, reporter=self.reporter, backup_dir=backup)
+        return cae_keras.train_cae(self.config, train, held_out, reporter=self.reporter, backup_dir=backup, devices=self.devices)
 
     def _score(self, result: CaeResult, pictures: Pictures, train: NDArray[np.intp], held_out: NDArray[np.intp]) -> None:
         """Fills in everything that follows from the model. What is chosen is chosen from good training pictures, by `_calibrated`."""
         test = np.flatnonzero(pictures.rows["split"].to_numpy() == "test")
         work = _Scoring(self.reporter, cae_keras.reconstructor(result.model), ScoringRule.of(self.config))
         taken_in = scoring.uses_training_pictures(len(train), len(held_out))
-        work.total = len(test) + len(held_out) + (len(train) if taken_in else 0)
+        work.total = len(test) + len(held_out) + (len(train) if taken_in or self.config.whole_weight else 0)
         chosen_from = _Good(pictures.images[train], pictures.images[held_out], pictures.channels, pictures.full_scale)
-        calibration, held_out_scores, held_out_errors = self._calibrated(work, chosen_from, taken_in)
+        calibration, held_out_scores, good_scores = self._calibrated(work, chosen_from, taken_in)
         scored = scoring.score_pictures(pictures.images[test], work.reconstruct, calibration, throughput=work.throughput, tick=work.tick)
         result.calibration, result.score_images_per_s = calibration, work.throughput.images_per_s
         result.maps, result.inputs, result.reconstructions = scored.maps, scored.inputs, scored.reconstructions
@@ -199,9 +205,16 @@ class _Run:
         rows = pictures.rows
         result.scores = _score_table(rows.iloc[test], scored.scores, rows.iloc[held_out], held_out_scores, calibration.threshold)
         result.metrics = run_figures(
-            Figures(rows.iloc[test], scored.scores, scored.maps, pictures.masks[test], pictures.has_mask[test], calibration.threshold)
+            Figures(
+                rows.iloc[test],
+                scored.scores,
+                scored.maps,
+                pictures.masks[test],
+                pictures.has_mask[test],
+                calibration.threshold,
+                None if calibration.whole is None else scoring.pooled(scored.maps, calibration.rule),
+            )
         )
-        good_scores = scoring.pooled(calibration.applied(held_out_errors), calibration.rule)
         synthetic_auroc(
             result.metrics,
             pictures.images[held_out],
@@ -210,24 +223,49 @@ class _Run:
             self.config.seed,
         )
 
-    def _calibrated(self, work: _Scoring, good: _Good, taken_in: bool) -> tuple[Calibration, Doubles, Floats]:
-        """Calibration and threshold, the held-out scores, and the held-out error maps. Sees good training pictures only."""
-        sums: ErrorSums | None = None
-        from_held_out = good.held_out
-        if not len(good.held_out):
+    def _calibrated(self, work: _Scoring, good: _Good, taken_in: bool) -> tuple[Calibration, Doubles, Doubles]:
+        """Calibration and threshold; the held-out scores, each picture left out of what it is compared with; and their scores as any
+        new picture is scored. Sees good training pictures only."""
+        train: Observed | None = None
+        from_held_out, any_held_out = good.held_out, bool(len(good.held_out))
+        if not any_held_out:
             self.reporter.warning(NOTHING_HELD_OUT)
             from_held_out = good.train
-        elif taken_in:
-            if len(good.train) + len(good.held_out) < SMALL_SET:
+        else:
+            if taken_in and len(good.train) + len(good.held_out) < SMALL_SET:
                 total = len(good.train) + len(good.held_out)
                 self.reporter.warning(SMALL_HELD_OUT.format(held_out=len(good.held_out), total=total))
-            sums = scoring.summed_errors(good.train, work.reconstruct, work.rule, work.throughput, work.tick)
-        errors = scoring.collected_errors(from_held_out, work.reconstruct, work.rule, work.throughput, work.tick)
-        about: dict[str, Any] = {"channels": good.channels, "full_scale": good.full_scale, "from_held_out": bool(len(good.held_out))}
-        calibration, scores = scoring.calibrate(work.rule, self.config, sums, errors, **about)
-        if not len(good.held_out):
-            return calibration, scores[:0], errors[:0]
-        return calibration, scores, errors
+            if taken_in or self.config.whole_weight:
+                train = scoring.observed(good.train, *work.means, keep_errors=False)
+        seen = scoring.observed(from_held_out, *work.means, keep_errors=True)
+        assert seen.errors is not None
+        about: dict[str, Any] = {"channels": good.channels, "full_scale": good.full_scale, "from_held_out": any_held_out}
+        sums = train.sums if train and taken_in else None
+        calibration, scores = scoring.calibrate(work.rule, self.config, sums, seen.errors, **about)
+        calibration, scores = self._with_whole_picture(calibration, scores, good, train, seen)
+        if not any_held_out:
+            return calibration, scores[:0], scores[:0]
+        as_new = scoring.pooled(calibration.applied(seen.errors), calibration.rule)
+        if calibration.whole is not None:
+            as_new += calibration.whole.added(from_held_out, seen.features)
+        return calibration, scores, as_new
+
+    def _with_whole_picture(
+        self, calibration: Calibration, scores: Doubles, good: _Good, train: Observed | None, seen: Observed
+    ) -> tuple[Calibration, Doubles]:
+        """The same, with whole pictures judged too where the options ask for it and there are good pictures enough."""
+        images = good.held_out if len(good.held_out) else good.train
+        many = len(images) + (len(good.train) if train else 0)
+        if self.config.whole_weight == 0 or len(images) < whole_picture.FEWEST_HELD_OUT or many < whole_picture.FEWEST_GOOD:
+            return calibration, scores
+        share = scoring.unexplained_share(images, seen.squared_error, good.train, self.config.standardise)
+        light, features = whole_picture.photometry(images), seen.features
+        if train is not None:
+            light = np.concatenate([light, whole_picture.photometry(good.train)])
+            features = np.concatenate([features, train.features])
+        unit = self.config.whole_weight * share * float(scores.std())
+        whole, added = whole_picture.WholePicture.fit(light, features, unit)
+        return scoring.with_whole_picture(calibration, scores, whole, added[: len(images)], self.config)
 
 
 @dataclass(frozen=True)
@@ -245,11 +283,16 @@ class _Scoring:
     """The scoring phase: forward pass, rule, clock and progress."""
 
     reporter: Reporter
-    reconstruct: Reconstruct
+    reconstruct: Forward
     rule: ScoringRule
     throughput: Throughput = field(default_factory=Throughput)
     done: int = 0
     total: int = 0
+
+    @property
+    def means(self) -> tuple[Forward, ScoringRule, Throughput, Callable[[int], None]]:
+        """What a pass over pictures needs."""
+        return self.reconstruct, self.rule, self.throughput, self.tick
 
     def tick(self, pictures: int) -> None:
         self.done += pictures

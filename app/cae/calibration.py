@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from app.cae.config import CaeConfig
 from app.cae.error_maps import Doubles, ScoringRule, pooled
 from app.cae.training import Floats
+from app.cae.whole_picture import WholePicture
 from app.core.errors import DataError
 
 SHRINKAGE = 10.0
@@ -64,6 +65,15 @@ class ErrorSums:
 
     def __add__(self, other: ErrorSums) -> ErrorSums:
         return ErrorSums(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    def scaled(self, factor: float) -> ErrorSums:
+        """Sums as if every error were `factor` times as large."""
+        return ErrorSums(self.count, self.total * factor, self.squares * factor**2)
+
+    @property
+    def mean(self) -> float:
+        """Mean error over all pictures and pixels."""
+        return float(self.total.sum()) / (self.count * self.total.size)
 
     def without(self, one: Floats) -> ErrorSums:
         """Sums over the other pictures; unchanged where `one` (H, W) is the only one."""
@@ -115,6 +125,8 @@ class Calibration:
     """Which good pictures, and how many."""
     full_scale: float | None = None
     """White of pictures of more than 8 bits a sample in this data set; new ones are read with it."""
+    whole: WholePicture | None = None
+    """What a picture as a whole adds to its score; None: nothing."""
 
     @property
     def size(self) -> int:
@@ -126,15 +138,17 @@ class Calibration:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """What `scoring.npz` holds: `mean`, `spread`, and the rest as JSON text in `about`."""
-        about = {name: value for name, value in asdict(self).items() if name not in ("mean", "spread")}
-        return {"mean": self.mean, "spread": self.spread, "about": np.array(json.dumps(about))}
+        plain = replace(self, whole=None)
+        about = {name: value for name, value in asdict(plain).items() if name not in ("mean", "spread", "whole")}
+        whole = {} if self.whole is None else self.whole.arrays()
+        return {"mean": self.mean, "spread": self.spread, "about": np.array(json.dumps(about)), **whole}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The reverse of `arrays`. Raises KeyError, TypeError or ValueError where something is missing or odd."""
         about: dict[str, Any] = json.loads(str(arrays["about"]))
         rule = ScoringRule(**about.pop("rule"))
-        return cls(rule=rule, mean=arrays["mean"], spread=arrays["spread"], **about)
+        return cls(rule=rule, mean=arrays["mean"], spread=arrays["spread"], whole=WholePicture.from_arrays(arrays), **about)
 
     def save(self, path: Path) -> None:
         """Writes `path` as a whole."""
@@ -178,7 +192,9 @@ def calibrate(
 ) -> tuple[Calibration, Doubles]:
     """Calibration, threshold and heat scale from good pictures.
 
-    A held-out picture is scored with itself left out of the statistics, so that its score is that of a new good picture.
+    Errors of training pictures, which the network has learnt, are smaller than those of new good ones: they count scaled by the ratio of
+    the two means, since where and how errors vary they tell as well. A held-out picture is scored with itself left out of the statistics,
+    so that its score is that of a new good picture.
 
     Args:
         rule: how errors become scores.
@@ -194,7 +210,7 @@ def calibrate(
         The calibration, and the scores (M,) of `held_out`.
     """
     own = ErrorSums.of(held_out)
-    sums = own if train is None else train + own
+    sums = own if train is None else _as_new(train, own) + own
     maps = np.empty_like(held_out)
     for place, errors in enumerate(held_out):
         mean, spread = sums.without(errors).moments(rule.calibration)
@@ -214,6 +230,29 @@ def calibrate(
         full_scale,
     )
     return calibration, scores
+
+
+def _as_new(train: ErrorSums, held_out: ErrorSums) -> ErrorSums:
+    """Error sums of training pictures, scaled to the mean error of held-out ones."""
+    if not (train.count and held_out.count and train.mean > 0 and held_out.mean > 0):
+        return train
+    return train.scaled(held_out.mean / train.mean)
+
+
+def with_whole_picture(
+    calibration: Calibration, scores: Doubles, whole: WholePicture, added: Doubles, config: CaeConfig
+) -> tuple[Calibration, Doubles]:
+    """The calibration that also judges whole pictures, with its threshold, and the held-out scores (M,).
+
+    Args:
+        calibration: for maps alone.
+        scores: (M,) of the held-out pictures, from their maps.
+        whole: fitted to good pictures.
+        added: (M,) what the held-out pictures have added, each measured by a fit that has not seen it.
+        config: its threshold options.
+    """
+    together = scores + added
+    return replace(calibration, whole=whole, threshold=image_threshold(together, config)), together
 
 
 def image_threshold(scores: Doubles, config: CaeConfig) -> float:

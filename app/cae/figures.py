@@ -41,17 +41,22 @@ class Figures:
     has_mask: NDArray[np.bool_]
     """(T,)."""
     threshold: float
+    map_scores: NDArray[np.float64] | None = None
+    """(T,) pooled maps, where the whole picture adds something to them in `scores`."""
 
 
 def run_figures(found: Figures) -> dict[str, Any]:
     """Everything `metrics.json` holds, as JSON types.
 
-    Keys: image_auroc, image_ap, image_f1, precision, recall, confusion {tp, fp, fn, tn}, threshold, pixel_auroc, aupro, aupimo,
+    Keys: image_auroc, image_auroc_maps (from maps alone; only where whole pictures count too), image_ap,
+    image_f1, precision, recall, confusion {tp, fp, fn, tn}, threshold, pixel_auroc, aupro, aupimo,
     aupimo_detail, per_defect, not_available {figure: why}. A figure that cannot be computed is None, and `not_available` says why.
     """
     figures: dict[str, Any] = {"threshold": found.threshold, "not_available": {}}
     labels = found.rows["label"].to_numpy()
     _image_figures(figures, labels, found.scores, found.threshold)
+    if found.map_scores is not None and figures["image_auroc"] is not None:
+        figures["image_auroc_maps"] = metrics.image_auroc(labels, found.map_scores)
     _pixel_figures(figures, found)
     figures["per_defect"] = _per_defect(found, labels)
     return figures

@@ -118,6 +118,8 @@ class TrainingBatches:
     images: NDArray[np.uint8]
     """(N, H, W, C)."""
     config: CaeConfig
+    multiple: int = 1
+    """Devices that share every batch evenly: the last, shorter one is filled up to a multiple of it with pictures of the same epoch."""
     fill: Floats = field(init=False)
     """What stands in a masked patch, (H, W, C)."""
     _drawn: tuple[int, NDArray[np.intp], NDArray[np.bool_]] | None = field(init=False, default=None)
@@ -152,7 +154,8 @@ class TrainingBatches:
             random = np.random.default_rng((self.config.seed, epoch))
             order = random.permutation(count)
             masked = random.permutation(count) < round(self.config.masked_pictures * count)
-            self._drawn = (epoch, order, masked)
+            even = count + -count % self.multiple
+            self._drawn = (epoch, np.resize(order, even), np.resize(masked, even))
         return self._drawn[1], self._drawn[2]
 
 

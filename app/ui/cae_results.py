@@ -69,9 +69,10 @@ def render(folder: RunFolder, status: RunStatus, colour: str) -> None:
 def usable(folder: RunFolder) -> str:
     """What a run that ended early left, in words."""
     epochs = len(load_history(folder.path))
-    parts = [f"figures of {counted(epochs, 'epoch')}"] if epochs else []
-    parts += [name for file, name in (("model.keras", "the model"), ("scores.csv", "scores")) if (folder.path / file).exists()]
-    return "Usable: " + ", ".join(parts) + "." if parts else "It ended before the first epoch, so there are no figures."
+    if not epochs:  # weights that have not seen every picture once are of no use
+        return "It ended before the first epoch was over, so there are no figures and no model."
+    left = [name for file, name in (("model.keras", "the model"), ("scores.csv", "scores")) if (folder.path / file).exists()]
+    return "Usable: " + ", ".join(["figures of " + counted(epochs, "epoch"), *left]) + "."
 
 
 def _say_how_it_ended(folder: RunFolder, status: RunStatus) -> None:
@@ -98,6 +99,12 @@ def _tiles(metrics: dict[str, Any], status: RunStatus) -> None:
     synthetic = metrics.get("synthetic_auroc")
     if synthetic is not None:
         st.caption(f"Without any labels: AUROC {fmt.score(synthetic)} between held-out good pictures and the same with defects drawn in.")
+    by_maps = metrics.get("image_auroc_maps")
+    if by_maps is not None:
+        st.caption(
+            f"From the error maps alone: image AUROC {fmt.score(by_maps)}. The run's score also counts brightness, contrast and texture "
+            "of the whole picture, the more the less the network can rebuild good pictures (option *Whole picture W*)."
+        )
     for place, label, value, about in (
         (places[6], "Training", status.train_images_per_s, "Pictures a second; the first steps and validation are left out."),
         (places[7], "Scoring", status.score_images_per_s, "Pictures a second through network, error map and smoothing."),

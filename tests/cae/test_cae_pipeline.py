@@ -106,8 +106,8 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     folder = make_folder(place / "stripes")
     swapped = swapped_labels(folder, place / "swapped")
     plan: list[dict[str, Any]] = [
-        {"name": "plain", "config": {**TINY, "data": str(folder), "epochs": 6}},
-        {"name": "swapped", "config": {**TINY, "data": str(swapped), "epochs": 6}},
+        {"name": "plain", "config": {**TINY, "data": str(folder), "epochs": 6, "val_fraction": 0.2}},
+        {"name": "swapped", "config": {**TINY, "data": str(swapped), "epochs": 6, "val_fraction": 0.2}},
         {"name": "documented", "config": {**TINY, "data": str(folder), "preset": "documented", "threshold_rule": "sigma"}},
         {"name": "single", "config": {**TINY, "data": str(CASES / "D14-single"), "batch_size": 1}},
         {"name": "no_test", "config": {**TINY, "data": str(CASES / "D14-notest"), "epochs": 1}},
@@ -142,10 +142,10 @@ def test_a_run_ends_with_everything(outcomes: dict[str, Outcome]) -> None:
     assert run.arrays["has_mask"].sum() == 12
     table = run.table
     assert list(table[0]) == ["path", "split", "label", "defect", "score", "verdict"]
-    # 30 good ones: 15 % held out is 4.
-    assert [row["split"] for row in table] == ["test"] * 16 + ["validation"] * 4
-    assert run.dataset["train"] == 26
-    assert run.dataset["held_out"] == 4
+    # 30 good ones: 20 % held out is 6.
+    assert [row["split"] for row in table] == ["test"] * 16 + ["validation"] * 6
+    assert run.dataset["train"] == 24
+    assert run.dataset["held_out"] == 6
     assert run.dataset["defects"] == {"dent": 4, "spot": 4}
     assert len(run.dataset["split_digest"]) == 64
 
@@ -154,7 +154,7 @@ def test_phases_come_in_order_and_end_complete(outcomes: dict[str, Outcome]) -> 
     phases = outcomes["plain"].phases
     assert list(dict.fromkeys(name for name, _, _ in phases)) == ["reading", "training", "scoring"]
     last = {name: (done, total) for name, done, total in phases}
-    assert last == {"reading": (46, 46), "training": (24, 24), "scoring": (16 + 4 + 26, 46)}
+    assert last == {"reading": (46, 46), "training": (18, 18), "scoring": (16 + 6 + 24, 46)}
 
 
 def test_figures_are_those_of_the_scores_and_maps(outcomes: dict[str, Outcome]) -> None:
@@ -186,7 +186,18 @@ def test_pixel_figures_leave_out_pictures_without_a_mask(outcomes: dict[str, Out
     assert run.metrics["aupimo"] is None
     assert "needs at least 100000 normal pixels" in run.metrics["not_available"]["aupimo"]
     assert run.metrics["synthetic_auroc"] is None
-    assert "Only 4 good pictures are held out" in run.metrics["not_available"]["synthetic_auroc"]
+    assert "Only 6 good pictures are held out" in run.metrics["not_available"]["synthetic_auroc"]
+
+
+def test_whole_pictures_count_beside_their_maps(outcomes: dict[str, Outcome]) -> None:
+    """With 30 good pictures, 6 of them held out, the score is not the pooled map alone; both figures are told."""
+    run = outcomes["plain"]
+    top = round(0.01 * 64 * 64)
+    by_map = np.sort(run.arrays["maps"].reshape(16, -1), axis=1)[:, -top:].mean(axis=1)
+    labels, scores = run.column("label", "test"), run.column("score", "test")
+    assert np.abs(scores - by_map).max() > 1e-3
+    assert run.metrics["image_auroc_maps"] == pytest.approx(roc_auc_score(labels, by_map), abs=1e-12)
+    assert "image_auroc_maps" not in outcomes["documented"].metrics
 
 
 def test_no_choice_is_made_with_the_labels_or_masks_of_the_test_set(outcomes: dict[str, Outcome]) -> None:

@@ -44,10 +44,18 @@ def test_epochs_follow_from_steps_unless_they_are_given() -> None:
         ({"image_size": 100}, ["image_size", "100"]),
         ({"image_size": 16}, ["image_size", "64", "16"]),
         ({"mask_patch": 24}, ["mask_patch", "128", "24"]),
-        ({"epochs": "many"}, ["epochs", "many"]),
+        ({"epochs": "many"}, ["epochs: expected a whole number, got 'many'."]),
+        ({"epochs": 1.5}, ["epochs: expected a whole number, got 1.5."]),
+        ({"epochs": 0}, ["epochs: expected 1 or more, got 0."]),
+        ({"learning_rate": "fast"}, ["learning_rate: expected a number, got 'fast'."]),
+        ({"learning_rate": 0}, ["learning_rate: expected a number above 0, got 0."]),
+        ({"val_fraction": 0.75}, ["val_fraction: expected 0.5 or less, got 0.75."]),
+        ({"tensorboard": "perhaps"}, ["tensorboard: expected yes or no, got 'perhaps'."]),
+        ({"data": 5}, ["data: expected a text, got 5."]),
+        ({"pooling": "median"}, ["pooling: expected 'top', 'max' or 'mean', got 'median'."]),
         ({"preset": ["recommended"]}, ["preset"]),
-        ({"learning_rate": "nan"}, ["learning_rate", "nan"]),
-        ({"colour": "red"}, ["colour", "red"]),
+        ({"learning_rate": "nan"}, ["learning_rate: expected", "nan"]),
+        ({"colour": "red"}, ["colour: expected an option that exists"]),
     ],
 )
 def test_what_does_not_fit_is_one_sentence_with_what_came(values: dict[str, object], words: list[str]) -> None:
@@ -55,6 +63,7 @@ def test_what_does_not_fit_is_one_sentence_with_what_came(values: dict[str, obje
         make_config(values)
     assert all(word in str(raised.value) for word in words), raised.value
     assert "\n" not in str(raised.value)
+    assert "Input should" not in str(raised.value)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", json.dumps({"preset": []}), json.dumps({"data": 5})])

@@ -150,10 +150,23 @@ class TestCalibrate:
     def test_a_held_out_picture_is_scored_as_a_new_one(self) -> None:
         """Its own error is not in the statistics it is compared with."""
         _, scores = self.fitted()
-        others = ErrorSums.of(self.train) + ErrorSums.of(np.delete(self.held_out, 3, axis=0))
+        as_new = self.train.astype(np.float64) * (self.held_out.mean(dtype=np.float64) / self.train.mean(dtype=np.float64))
+        others = ErrorSums.of(as_new) + ErrorSums.of(np.delete(self.held_out, 3, axis=0))
         mean, spread = others.moments("pixel")
         z = ((self.held_out[3] - mean) / spread).astype(np.float32)
         assert scores[3] == pytest.approx(pooled(z[None], rule())[0], rel=1e-5)
+
+    def test_training_errors_count_as_large_as_new_ones(self) -> None:
+        """A network that has learnt its training pictures: their errors are a third, and calibrate all the same."""
+        learnt, _ = calibrate(rule(), options(), ErrorSums.of(self.train / 3), self.held_out, channels=1)
+        found, _ = self.fitted()
+        np.testing.assert_allclose(learnt.mean, found.mean, rtol=1e-5)
+        np.testing.assert_allclose(learnt.spread, found.spread, rtol=1e-5)
+
+    def test_training_pictures_without_any_error_count_as_they_are(self) -> None:
+        found, scores = calibrate(rule(), options(), ErrorSums.of(self.train * 0), self.held_out, channels=1)
+        assert np.isfinite(scores).all()
+        assert np.isfinite(found.applied(self.held_out)).all()
 
     def test_threshold_is_the_quantile_of_held_out_scores(self) -> None:
         found, scores = self.fitted(threshold_quantile=0.9)
