@@ -112,7 +112,7 @@ class _Recording(SilentReporter):
         self._to = to
         self.warnings: list[str] = []
         self.phase, self.profile, self.dataset = to.phase, to.profile, to.dataset  # type: ignore[method-assign]
-        self.epoch, self.cancelled = to.epoch, to.cancelled  # type: ignore[method-assign]
+        self.epoch, self.epoch_step_rows, self.cancelled = to.epoch, to.epoch_step_rows, to.cancelled  # type: ignore[method-assign]
 
     def warning(self, sentence: str) -> None:
         self.warnings.append(sentence)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
@@ -33,6 +33,10 @@ then, validation included; `loss` = a (1 - SSIM) + (1 - a) s MSE, of masked and 
 its 1 - SSIM; `images_per_s` training pictures a second, warm-up and validation left out; `memory_mib` resident memory of the process."""
 
 
+STEP_COLUMNS = ("step", "epoch", "seconds", "loss")
+"""Columns of steps.csv: `loss` is that of the step's batch alone; the others as in history.csv."""
+
+
 class Reporter(Protocol):
     """Receives what a run tells. Called from the thread that trains; must return quickly and not raise."""
 
@@ -47,6 +51,9 @@ class Reporter(Protocol):
 
     def epoch(self, row: Row) -> None:
         """An epoch is over."""
+
+    def epoch_step_rows(self, rows: Sequence[Row]) -> None:
+        """The optimizer steps of the epoch that is over, with the columns `STEP_COLUMNS`; comes before `epoch`."""
 
     def warning(self, sentence: str) -> None:
         """Something the user should know."""
@@ -69,6 +76,9 @@ class SilentReporter:
 
     def epoch(self, row: Row) -> None:
         del row
+
+    def epoch_step_rows(self, rows: Sequence[Row]) -> None:
+        del rows
 
     def warning(self, sentence: str) -> None:
         del sentence

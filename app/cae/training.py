@@ -225,16 +225,29 @@ class Monitor:
     """Wall time of the part of training before a resume."""
     steps: int = 0
     _started: float = field(default_factory=time.perf_counter)
+    _of_epoch: list[Row] = field(default_factory=list)
+    """The steps of the epoch going on."""
+    _seen: tuple[int, float] = (0, 0.0)
+    """Pictures of the epoch so far, and the sum of their losses."""
     _epoch_before: tuple[int, float] = (0, 0.0)
 
     def epoch_begin(self) -> None:
         self._epoch_before = (self.throughput.pictures, self.throughput.seconds)
+        self._of_epoch, self._seen = [], (0, 0.0)
         self.throughput.start()
 
     def batch_end(self, loss: float, pictures: int) -> None:
-        """Raises StopTraining when the loss is not finite or the run is cancelled."""
+        """A step of `pictures` is over; `loss` is the mean over the epoch so far, as Keras tells it.
+
+        Raises:
+            StopTraining: the loss is not finite or the run is cancelled.
+        """
         self.throughput.step(pictures)
         self.steps += 1
+        count, total = self._seen
+        self._seen = (count + pictures, loss * (count + pictures))
+        own = (self._seen[1] - total) / pictures if pictures else loss
+        self._of_epoch.append({"step": self.steps, "epoch": len(self.rows) + 1, "seconds": round(self.seconds, 4), "loss": own})
         self.reporter.phase("training", self.steps, self.total_steps)
         if not math.isfinite(loss):
             raise StopTraining(NOT_FINITE)
@@ -257,6 +270,7 @@ class Monitor:
         if self.throughput.seconds > seconds:
             row["images_per_s"] = (self.throughput.pictures - pictures) / (self.throughput.seconds - seconds)
         self.rows.append(row)
+        self.reporter.epoch_step_rows(self._of_epoch)
         self.reporter.epoch(row)
 
     def patience_is_out(self) -> bool:

@@ -1,8 +1,8 @@
 """A run folder: one writer, many readers, the only thing shared between processes and machines.
 
 `config.json` asked for · `status.json` state, phase, progress, process, error · `profile.json` which path and why ·
-`dataset.json` what was read · `history.csv` one row an epoch · `metrics.json` · `scores.csv` · `maps.npz` · `model.keras` ·
-`scoring.npz` · `log.txt` · `launch.json` who started the process or which SLURM job it is ·
+`dataset.json` what was read · `history.csv` one row an epoch · `steps.csv` one row a step · `metrics.json` · `scores.csv` ·
+`maps.npz` · `model.keras` · `scoring.npz` · `log.txt` · `launch.json` who started the process or which SLURM job it is ·
 `slurm.json` SLURM's last word about that job · `notes.json` what people say about it · `cancel` please stop ·
 `mlflow.json` where it is logged (`trackers_record`) · `tensorboard/` event files · `backup/` the state of training after its last whole
 epoch, as long as the run may be resumed.

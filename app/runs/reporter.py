@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from app.cae.config import CaeConfig
@@ -13,11 +13,12 @@ from app.core.profile import HardwareProfile
 from app.runs.files import write_json
 from app.runs.processes import hostname
 from app.runs.recorder import Recorder
+from app.runs.steps import StepLog
 from app.runs.trackers import Trackers
 
 
 class FolderReporter:
-    """Turns the pipeline's reports into `status.json`, `profile.json`, `dataset.json`, `history.csv` and `log.txt`."""
+    """Turns the pipeline's reports into `status.json`, `profile.json`, `dataset.json`, `history.csv`, `steps.csv` and `log.txt`."""
 
     def __init__(
         self,
@@ -41,6 +42,8 @@ class FolderReporter:
         self._echo = echo or (lambda _line: None)
         self._trackers = trackers
         self.gpus = gpus
+        self._steps = StepLog(recorder.folder.path)
+        recorder.before_last_word.append(lambda: self._keep_steps(self._steps.save))
         self._phase: str | None = None
         self._at_entry = 0
         self._first: tuple[float, int] | None = None
@@ -91,6 +94,16 @@ class FolderReporter:
         line = f"epoch {int(row['epoch'])}{f' of {epochs}' if epochs else ''}  {figures}"
         self._recorder.log.line(line)
         self._echo(line)
+
+    def epoch_step_rows(self, rows: Sequence[Mapping[str, float | int]]) -> None:
+        """The optimizer steps of an epoch, with the columns of `steps.csv`."""
+        self._keep_steps(lambda: self._steps.add([dict(row) for row in rows]))
+
+    def _keep_steps(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except RunError as error:
+            self._recorder.warn(str(error))
 
     def warning(self, sentence: str) -> None:
         self._recorder.warn(sentence)

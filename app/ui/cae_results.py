@@ -36,6 +36,7 @@ FILES = {
     "metrics.json": ("Metrics", "application/json", ":material/analytics:"),
     "scores.csv": ("Scores", "text/csv", ":material/table:"),
     "history.csv": ("History", "text/csv", ":material/show_chart:"),
+    "steps.csv": ("Steps", "text/csv", ":material/timeline:"),
     "maps.npz": ("Anomaly maps", "application/octet-stream", ":material/grid_on:"),
     "model.keras": ("Model", "application/octet-stream", ":material/network_node:"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.cae.backup import FILE_NAME, Backup, read_backup, remove_backup, write_backup
 from app.cae.config import CaeConfig, make_config
-from app.cae.reporting import HISTORY_COLUMNS, SilentReporter
+from app.cae.reporting import HISTORY_COLUMNS, STEP_COLUMNS, Row, SilentReporter
 from app.cae.training import (
     CANCELLED,
     NOT_FINITE,
@@ -188,6 +189,14 @@ class Stopper(SilentReporter):
         return self.stop
 
 
+class Stepwise(SilentReporter):
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def epoch_step_rows(self, rows: Sequence[Row]) -> None:
+        self.rows.extend(rows)
+
+
 def monitor(**values: Any) -> Monitor:
     return Monitor(**{"reporter": SilentReporter(), "patience": 0, "total_steps": 10, "throughput": Throughput(0), **values})
 
@@ -240,6 +249,21 @@ class TestMonitor:
         with pytest.raises(StopTraining) as stop:
             watched.batch_end(1.0, 16)
         assert stop.value.reason == CANCELLED
+
+    def test_each_step_is_told_with_the_loss_of_its_own_batch(self) -> None:
+        """Keras tells the mean over the epoch so far, weighed by pictures: 16 of loss 4, 16 of loss 2, 8 of loss 1."""
+        reporter = Stepwise()
+        watched = monitor(reporter=reporter)
+        watched.epoch_begin()
+        for loss, pictures in ((4.0, 16), (3.0, 16), (2.6, 8)):
+            watched.batch_end(loss, pictures)
+        watched.epoch_end(1, {"loss": 2.6}, lambda: weights(0.0))
+        watched.epoch_begin()
+        watched.batch_end(0.5, 16)
+        watched.epoch_end(2, {"loss": 0.5}, lambda: weights(0.0))
+        assert [(row["step"], row["epoch"]) for row in reporter.rows] == [(1, 1), (2, 1), (3, 1), (4, 2)]
+        assert [row["loss"] for row in reporter.rows] == pytest.approx([4.0, 2.0, 1.0, 0.5])
+        assert set(reporter.rows[0]) == set(STEP_COLUMNS)
 
     def test_rows_have_the_columns_of_history_csv_and_leave_out_what_is_not_known(self) -> None:
         watched = monitor(throughput=Throughput(warmup=99))
