@@ -151,6 +151,7 @@ def _verify(min_vram_mib: int, device: str, as_json: bool, save: Path | None) ->
 
 
 def _cae(args: argparse.Namespace) -> int:
+    from app.runs.data_there import refuse_missing_data
     from app.runs.folder import RunFolder, default_runs_dir
     from app.runs.slurm_cli import refuse_wait_alone, submit_command
     from app.runs.slurm_options import settings_from
@@ -166,7 +167,9 @@ def _cae(args: argparse.Namespace) -> int:
             raise OptionError("--run-folder: expected no other option of the run beside it, since the folder holds its configuration.")
         folder = RunFolder(args.run_folder)
     else:
-        folder = RunFolder.create(args.runs_dir or default_runs_dir(), make_config(config_values(args)))
+        config = make_config(config_values(args))
+        refuse_missing_data(config.data)
+        folder = RunFolder.create(args.runs_dir or default_runs_dir(), config)
     with _only_our_output() as say:
         # For people, progress goes to standard output wherever that leads; a page's run has its log, a script its JSON.
         people = not args.json and args.run_folder is None

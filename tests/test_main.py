@@ -86,10 +86,12 @@ def test_a_bad_option_is_one_sentence_and_status_2(arguments: list[str], words: 
 
 def test_a_folder_that_is_not_there_is_one_sentence_and_no_traceback(tmp_path: Path) -> None:
     missing = tmp_path / "no pictures here"
-    done = _run("cae", "--data", str(missing), "--json")
-    assert done.returncode in (1, 2)
-    assert str(missing) in done.stderr or missing.name in done.stderr
-    assert "Traceback" not in done.stderr
+    for command in (("cae", "--json"), ("sweep", "--set", "seed=0,1")):
+        done = _run(*command, "--data", str(missing), "--runs-dir", str(tmp_path / "runs"))
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"{missing}: not a dataset folder, there is no such folder; expected ")
+        assert len(done.stderr.strip().splitlines()) == 1
+        assert not (tmp_path / "runs").exists(), "a mistyped name leaves no failed run behind"
 
 
 def test_help_names_every_option_with_its_default() -> None:

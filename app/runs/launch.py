@@ -19,6 +19,7 @@ from app.cae.config import CaeConfig
 from app.core.errors import AppError, RunError
 from app.runs import sentences, slurm_submit
 from app.runs import slurm_sentences as slurm_say
+from app.runs.data_there import missing_data, refuse_missing_data
 from app.runs.detached import start_detached
 from app.runs.files import write_json
 from app.runs.folder import RunFolder
@@ -52,8 +53,11 @@ def start_run(
         one_of: name of a SLURM job; jobs of one name run one after the other.
 
     Raises:
+        OptionError: the folder of pictures is not there; then no run folder is made.
         RunError: the folder cannot be made, or the process or job cannot be started (the run is then shown as failed).
     """
+    if slurm is None:  # a node of the cluster may see folders that this machine does not
+        refuse_missing_data(config.data)
     folder = RunFolder.create(runs_dir, config, name=name)
     if tags:
         annotate_run(folder, tags=tags)
@@ -76,7 +80,8 @@ def resume_run(
         slurm: other settings for the launcher `slurm`.
 
     Raises:
-        RunError: the run has finished or goes on, its folder cannot be read or written to, or the process or job cannot be started.
+        RunError: the run has finished or goes on, its pictures are gone, its folder cannot be read or written to, or the process or job
+            cannot be started.
         OptionError: the settings of the former job cannot be read.
     """
     status = folder.status()
@@ -86,6 +91,8 @@ def resume_run(
     by_slurm = launcher == "slurm" or (launcher is None and job_of(record) is not None)
     before = record.get("settings")
     settings = slurm or make_settings(before if isinstance(before, dict) else {}) if by_slurm else None
+    if settings is None and (gone := missing_data(folder.config().data)):
+        raise RunError(sentences.PICTURES_GONE.format(run_id=folder.run_id, why=gone))
     folder.set_up_again(status)
     if settings is None:
         _start(folder, program)

@@ -22,8 +22,8 @@ from app.runs.table import METRIC_COLUMNS
 DEVICE_GROUP = "Device"
 """Options of `CaeConfig` in this group choose a path and do not change what is computed."""
 _FAILED = ("failed", "interrupted", "unreadable")
-_NO_DIFFERENCE = frozenset({"preset"})
-"""A preset only fills in other options, and those are compared one by one."""
+_NO_DIFFERENCE = frozenset({"preset", "tensorboard"})
+"""A preset only fills in other options, and those are compared one by one; event files change no figure."""
 _STEER_SPEED = ("TF_ENABLE_ONEDNN_OPTS", "TF_NUM_", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "TF_XLA_FLAGS", "TF_GPU_ALLOCATOR")
 """Beginnings of the variables that make one path of a device another one."""
 
@@ -209,9 +209,15 @@ def other_device(device: str) -> str:
 def on_the_way(runs: Iterable[RunFacts], task: str, device: str) -> RunFacts | None:
     """A run of that task which is queued or running on that device, or was told to take it."""
     for run in runs:
-        if run.live and run.task_key == task and (run.selected_device or run.config.get("device")) == device:
+        if run.live and run.task_key == task and (run.selected_device or _asked_device(run)) == device:
             return run
     return None
+
+
+def _asked_device(run: RunFacts) -> str:
+    """`cpu` or `gpu` where the run was told which to take, one GPU by number or UUID too; `auto` where it was not."""
+    asked = str(run.config.get("device") or "auto").strip().lower()
+    return asked if asked in ("auto", "cpu") else "gpu"
 
 
 def config_differences(runs: Sequence[RunFacts]) -> list[tuple[str, str, list[str]]]:

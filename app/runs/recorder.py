@@ -183,10 +183,11 @@ class Recorder:
         return True
 
     def _look_for_cancel(self) -> None:
-        if self._signal is not None:
-            self.request_cancel(sentences.BY_SIGNAL.format(name=self._signal))
-        elif self.folder.cancel_asked():
+        # Whoever cancels leaves a request in the folder before the signal that hurries it: that says more than the signal.
+        if self.folder.cancel_asked():
             self.request_cancel(sentences.BY_FOLDER)
+        elif self._signal is not None:
+            self.request_cancel(sentences.BY_SIGNAL.get(self._signal, f"it got {self._signal}"))
 
     def _beat(self) -> None:
         while not self._stop.wait(_TICK_S):

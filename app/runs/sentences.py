@@ -10,8 +10,13 @@ from pathlib import Path
 MIB = 1024 * 1024
 
 STOPPING = "Stopping: {why}."
-BY_SIGNAL = "it got {name}"
 BY_FOLDER = "cancel was asked for"
+BY_SIGNAL = {
+    "SIGINT": "Ctrl-C was pressed",
+    "SIGHUP": "the terminal it was started in was closed",
+    "SIGTERM": "the system or another program asked it to end",
+}
+"""Why a run stops, by the signal that came without a request in its folder."""
 TRIES_AGAIN = "{trouble} The run goes on and tries again."
 WAITING = "Waiting for run {run_id} on {device}{others}."
 MOVED = "The decision changed while waiting, from {before} to {after}: {reason}"
@@ -26,6 +31,7 @@ CANCELLED_IN_QUEUE = "Cancelled while it waited in the queue; nothing was comput
 UNEXPECTED = "The run stopped by an unexpected {kind}: {text} The log (log.txt) tells where."
 BUSY_FOLDER = "run {run_id}: expected a run that waits to be carried out, got one that {what}. Start a new run instead."
 NOT_RESUMABLE = "run {run_id}: expected a run that was interrupted, cancelled or failed, got one that is {state}. {error}"
+PICTURES_GONE = "run {run_id}: it cannot go on, since its pictures are gone. {why}"
 LIVE = "run {run_id}: it is {state}; cancel it first."
 
 

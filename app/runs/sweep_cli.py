@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.core.errors import OptionError
+from app.runs.data_there import refuse_missing_data
 from app.runs.folder import default_runs_dir
 from app.runs.slurm_cli import submitted
 from app.runs.slurm_options import add_slurm_options, settings_from
@@ -55,6 +56,9 @@ def sweep_command(args: argparse.Namespace) -> int:
     tag = new_tag() if args.tag is None else args.tag.strip()
     if not tag:
         raise OptionError("--tag: expected a word, got nothing.")
+    if settings is None:  # nodes of a cluster may see folders that this machine does not
+        for data in dict.fromkeys(cell.config.data for cell in cells):
+            refuse_missing_data(data)
     if not args.json:
         print_table(cells)
     if args.dry_run:

@@ -23,6 +23,11 @@ FOLDER_PATH = "cae_folder"
 UPLOAD = "cae_upload"
 READ_AGAIN = "cae_read_again"
 _UPLOADED = "_cae_uploaded"
+_KEPT = "_cae_kept_upload"
+LINK = "data"
+"""The choice in the URL."""
+LONGEST_LINK = 1000
+DEFAULT = "elpv-mono"
 
 FOLDER, ZIP = "folder", "zip"
 CHOICES = {**SOURCES, FOLDER: "A folder on this machine", ZIP: "Upload a zip"}
@@ -72,8 +77,26 @@ def take_over(source: str) -> None:
         st.session_state[CHOICE], st.session_state[FOLDER_PATH] = FOLDER, source
 
 
+def _take_link() -> None:
+    """In a session where nobody has chosen yet, what the link names: a reload then shows the same pictures."""
+    if CHOICE in st.session_state:
+        return
+    kind, _, rest = st.query_params.get(LINK, DEFAULT)[:LONGEST_LINK].partition(":")
+    st.session_state[CHOICE] = kind if kind in CHOICES else DEFAULT
+    if kind == FOLDER:
+        st.session_state.setdefault(FOLDER_PATH, rest)
+    elif kind == ZIP:
+        st.session_state.setdefault(_KEPT, rest)
+
+
+def _into_link(choice: str) -> None:
+    """Keep the choice in the URL: `elpv-poly`, `folder:` and what was typed, `zip:` and where the upload lies below the uploads."""
+    rest = {FOLDER: st.session_state.get(FOLDER_PATH) or "", ZIP: st.session_state.get(_KEPT) or ""}
+    state.keep_in_url(LINK, f"{choice}:{rest[choice]}" if choice in rest else choice, DEFAULT)
+
+
 def _source() -> str | None:
-    st.session_state.setdefault(CHOICE, "elpv-mono")
+    _take_link()
     choice = st.selectbox(
         "Pictures",
         list(CHOICES),
@@ -82,9 +105,9 @@ def _source() -> str | None:
         persist_state="session",
         label_visibility="collapsed",
     )
-    if choice == FOLDER:
-        return _typed_folder()
-    return _uploaded_zip() if choice == ZIP else choice
+    source = _typed_folder() if choice == FOLDER else _uploaded_zip() if choice == ZIP else choice
+    _into_link(choice)
+    return source
 
 
 def _typed_folder() -> str | None:
@@ -114,8 +137,15 @@ def _is_upload(path: str) -> bool:
 
 
 def _uploaded_zip() -> str | None:
-    upload = st.file_uploader("Zip of a folder of pictures", type="zip", key=UPLOAD, label_visibility="collapsed")
+    upload = st.file_uploader(
+        "Zip of a folder of pictures", type="zip", key=UPLOAD, label_visibility="collapsed", on_change=_forget_what_was_removed
+    )
     known: dict[str, str] = st.session_state.setdefault(_UPLOADED, {})
+    kept = _kept_upload()
+    if upload is None and kept is not None:
+        st.caption(f"{escaped(kept.name)}.zip, uploaded before, is used until another one is chosen.")
+        touch_upload(kept)
+        return str(kept)
     if upload is None:
         st.caption(
             "A zip of a folder in any layout that is recognised. It is unpacked on this machine, beside the runs, and goes nowhere else; "
@@ -129,8 +159,23 @@ def _uploaded_zip() -> str | None:
         except AppError as error:
             st.error(escaped(str(error)), icon=":material/folder_zip:")
             return None
-    touch_upload(Path(known[upload.file_id]))
-    return known[upload.file_id]
+    folder = Path(known[upload.file_id])
+    touch_upload(folder)
+    st.session_state[_KEPT] = f"{folder.parent.name}/{folder.name}"
+    return str(folder)
+
+
+def _forget_what_was_removed() -> None:
+    st.session_state.pop(_KEPT, None)
+
+
+def _kept_upload() -> Path | None:
+    """The folder of an upload that is chosen although the browser no longer holds its file: after a reload, or a look at another tab."""
+    kept = str(st.session_state.get(_KEPT) or "")
+    if not re.fullmatch(r"[0-9a-f]{16}/\w[\w.-]*", kept):
+        return None
+    folder = state.runs_dir() / state.UPLOADS_FOLDER / kept
+    return folder if folder.is_dir() else None
 
 
 def unpack(content: bytes, name: str, uploads: Path) -> Path:

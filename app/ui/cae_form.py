@@ -15,9 +15,13 @@ import streamlit as st
 from pydantic.fields import FieldInfo
 
 from app.cae.config import CaeConfig, make_config
+from app.ui import state
 from app.ui.cae_text import PRESETS, counted
 
 PRESET = "cae_preset"
+PRESET_LINK = "preset"
+"""Its name in the URL, where a reload finds it."""
+DEFAULT_PRESET = "recommended"
 DETAILS = "cae_all_options"
 UPDATE = "cae_update"
 RESET = "cae_reset"
@@ -66,7 +70,7 @@ def preset_values(preset: str) -> dict[str, Any]:
 
 def chosen_preset() -> str:
     preset = st.session_state.get(PRESET)
-    return preset if preset in PRESETS else "recommended"
+    return preset if preset in PRESETS else DEFAULT_PRESET
 
 
 def values() -> dict[str, Any]:
@@ -86,7 +90,8 @@ def take_over(config: CaeConfig) -> None:
 def render() -> None:
     """Draw the section."""
     st.subheader("2 Options", anchor=False)
-    st.session_state.setdefault(PRESET, "recommended")
+    linked = st.query_params.get(PRESET_LINK)
+    st.session_state.setdefault(PRESET, linked if linked in PRESETS else DEFAULT_PRESET)
     st.segmented_control(
         "Preset",
         list(PRESETS),
@@ -98,6 +103,7 @@ def render() -> None:
         label_visibility="collapsed",
     )
     preset = chosen_preset()
+    state.keep_in_url(PRESET_LINK, preset, DEFAULT_PRESET)
     st.caption(ABOUT_PRESETS[preset])
     own = preset_values(preset)
     changed = [option.label for option in options() if st.session_state.get(key(option.name), own[option.name]) != own[option.name]]

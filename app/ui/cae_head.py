@@ -6,9 +6,12 @@ import streamlit as st
 
 from app.cae.config import CaeConfig
 from app.core.errors import AppError
+from app.runs.data_there import missing_data
 from app.runs.folder import RunFolder, RunStatus
 from app.runs.launch import RESUMABLE
-from app.ui import cae_data, cae_form, cae_start
+from app.runs.slurm_state import job_of
+from app.runs.trackers_record import read_record
+from app.ui import cae_data, cae_form, cae_launch, cae_start
 from app.ui.cae_text import STATES, config_line, escaped
 from app.ui.palette import path_badge
 
@@ -26,11 +29,16 @@ def render(folder: RunFolder, status: RunStatus) -> None:
             st.badge(status.path, color=path_badge(status.selected_device), icon=":material/alt_route:")
         elif status.live:
             st.badge("path not decided yet", color="gray")
+        if (job_id := job_of(folder.launch_record())) is not None:
+            st.badge(f"SLURM job {job_id}{f' on {status.host}' if status.host else ''}", color="gray", icon=":material/dns:")
         if status.reason:
             st.markdown(escaped(status.reason), width="stretch")
     config = config_of(folder)
     if config is not None:
         st.caption(escaped(config_line(config, status)))
+    record = read_record(folder.path)
+    if record is not None and (record.url or "").startswith(("http://", "https://")):
+        st.link_button("In MLflow", str(record.url), type="tertiary", icon=":material/open_in_new:", help=record.trouble or str(record.url))
     for warning in status.warnings:
         st.warning(escaped(warning), icon=":material/warning:")
 
@@ -48,8 +56,12 @@ def actions(folder: RunFolder, status: RunStatus) -> None:
     config = config_of(folder)
     if config is None:
         return
+    missing = missing_data(config.data)
+    # A job of SLURM runs on a node, which may see folders that this machine does not.
+    resumable = status.state in RESUMABLE and (missing is None or job_of(folder.launch_record()) is not None)
+    startable = missing is None or cae_launch.on_slurm()
     with st.container(horizontal=True):
-        if status.state in RESUMABLE:
+        if resumable:
             st.button(
                 "Resume",
                 key=RESUME,
@@ -65,6 +77,7 @@ def actions(folder: RunFolder, status: RunStatus) -> None:
             icon=":material/replay:",
             on_click=cae_start.start,
             args=(config.model_dump(),),
+            disabled=not startable,
             help="A new run with the same pictures, options and seed; this one stays as it is.",
         )
         st.button(
@@ -75,6 +88,9 @@ def actions(folder: RunFolder, status: RunStatus) -> None:
             args=(config,),
             help="Fills the form on the left with the pictures and options of this run.",
         )
+    if missing and not (resumable and startable):
+        what = "resumed or started again" if status.state in RESUMABLE else "started again"
+        st.caption(f":material/folder_off: It cannot be {what}, since its pictures are gone: {escaped(missing)}")
 
 
 def _use(config: CaeConfig) -> None:

@@ -16,6 +16,7 @@ from app.runs.folder import RunFolder, load_scores
 from app.ui import cae_curves, cae_gallery, score_section, verdicts
 from app.ui import charts_run as charts
 from app.ui import format as fmt
+from app.ui.fragments import fragment
 
 RESET = "cae_threshold_reset"
 CURVES = "cae_curves"
@@ -59,7 +60,7 @@ def key(run_id: str) -> str:
 
 def render(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:
     """Draw what follows from the scores, in a fragment: moving the threshold redraws this part only."""
-    st.fragment(_judge)(folder, metrics, colour)
+    fragment(_judge)(folder, metrics, colour)
 
 
 def _judge(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:

@@ -62,7 +62,8 @@ def settings() -> SlurmSettings | None:
     """
     if not on_slurm():
         return None
-    return make_settings({name: st.session_state.get(key(name)) or None for name in SlurmSettings.model_fields})
+    # A field that somebody emptied is empty: the environment has given it a start already.
+    return make_settings({name: st.session_state.get(key(name)) for name in SlurmSettings.model_fields})
 
 
 def problem() -> str | None:

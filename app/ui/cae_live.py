@@ -12,6 +12,7 @@ from app.ui import cae_head
 from app.ui import charts_run as charts
 from app.ui import format as fmt
 from app.ui.cae_text import escaped
+from app.ui.fragments import fragment
 
 CANCEL = "cae_cancel"
 LOG = "cae_log"
@@ -26,7 +27,7 @@ PHASES = {"reading": "reading pictures", "training": "training", "scoring": "sco
 
 def render(folder: RunFolder, colour: str) -> None:
     """Draw the run and keep it fresh; when it has ended the page is drawn once more, as a whole."""
-    st.fragment(_live, run_every=REFRESH_S)(folder, colour)
+    fragment(_live, run_every=REFRESH_S)(folder, colour)
 
 
 def _live(folder: RunFolder, colour: str) -> None:

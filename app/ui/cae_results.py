@@ -70,8 +70,10 @@ def render(folder: RunFolder, status: RunStatus, colour: str) -> None:
 def usable(folder: RunFolder) -> str:
     """What a run that ended early left, in words."""
     epochs = len(load_history(folder.path))
-    if not epochs:  # weights that have not seen every picture once are of no use
-        return "It ended before the first epoch was over, so there are no figures and no model."
+    if not epochs:
+        model = (folder.path / "model.keras").exists()
+        rest = "the model file holds the weights of that moment, which have hardly learnt" if model else "there is no model"
+        return f"It ended before the first epoch was over: there are no figures, and {rest}."
     left = [name for file, name in (("model.keras", "the model"), ("scores.csv", "scores")) if (folder.path / file).exists()]
     return "Usable: " + ", ".join(["figures of " + counted(epochs, "epoch"), *left]) + "."
 

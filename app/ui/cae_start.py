@@ -14,13 +14,16 @@ from app.core.device_policy import Decision
 from app.core.errors import AppError
 from app.runs.folder import RunFolder
 from app.runs.launch import resume_run, start_run
-from app.ui import cae_form, estimate, state
+from app.ui import cae_form, cae_launch, estimate, state
 from app.ui import format as fmt
 from app.ui.cae_look import Look
 from app.ui.cae_text import counted, escaped
+from app.ui.estimate import Work
 from app.ui.palette import path_badge
 
 PATH = "cae_path"
+PATH_LINK = "run_on"
+"""Its name in the URL, where a reload finds it."""
 START = "cae_start"
 SAID = "_cae_said"
 _LAST_START = "_cae_last_start"
@@ -38,7 +41,8 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
         runs: all runs so far, newest first.
     """
     st.subheader("3 Train and score", anchor=False)
-    st.session_state.setdefault(PATH, "device_tab")
+    linked = st.query_params.get(PATH_LINK)
+    st.session_state.setdefault(PATH, linked if linked in PATHS else "device_tab")
     st.selectbox(
         "Path of this run",
         list(PATHS),
@@ -48,8 +52,10 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
         label_visibility="collapsed",
         help="The choice here holds for runs started from this tab only; the Device tab explains how auto decides.",
     )
+    state.keep_in_url(PATH_LINK, str(st.session_state[PATH]), "device_tab")
+    cae_launch.render()
     decision = state.run_decision(chosen_device())
-    problem = None
+    problem = cae_launch.problem()
     config: CaeConfig | None = None
     try:
         config = make_config(asked(source or "synthetic"))
@@ -57,7 +63,7 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
         problem = str(error)
     if source is not None and look is not None and config is not None:
         _sentence(config, look, decision, runs)
-    ready = source is not None and look is not None and config is not None and state.build().installed
+    ready = source is not None and look is not None and config is not None and state.build().installed and problem is None
     st.button(
         "Train and score",
         key=START,
@@ -92,8 +98,9 @@ def start(values: Mapping[str, Any]) -> None:
         last, when = st.session_state.get(_LAST_START, (None, 0.0))
         if config == last and time.monotonic() - when < DOUBLE_CLICK_S:
             return
+        slurm = cae_launch.settings()
         st.session_state[_LAST_START] = (config, time.monotonic())
-        folder = start_run(config, state.runs_dir())
+        folder = start_run(config, state.runs_dir(), slurm=slurm)
     except AppError as error:
         st.session_state[SAID] = str(error)
         return
@@ -120,19 +127,25 @@ def _sentence(config: CaeConfig, look: Look, decision: Decision, runs: pd.DataFr
     work = look.work(config.val_fraction, config.seed, config.channels)
     found = estimate.rates(config, runs, device=device, cores=cores, channels=work.channels)
     expected = estimate.duration(config, work, found)
+    if cae_launch.on_slurm():
+        memory = _gib(estimate.memory_mib(config, work))
+        st.markdown(f"will be a **SLURM** job; its path is decided on the node; needs about {memory} of memory.")
+        st.caption(_counts(config, work))
+        return
     words = [f"will run on **{_where(decision)}**"]
     words.append(
         f"{'at most' if config.patience else 'about'} {fmt.duration(expected.seconds)}" if expected.seconds else "duration unknown"
     )
     words.append(f"needs about {_gib(estimate.memory_mib(config, work))} of memory")
     st.markdown("; ".join(words) + ".")
-    epochs = config.epochs_for(work.train)
-    st.caption(
-        f"Estimate {escaped(expected.basis)}: {counted(epochs, 'epoch')} of {counted(work.train, 'picture')}, "
-        f"{work.held_out} held out, {work.test} to test."
-    )
+    st.caption(f"Estimate {escaped(expected.basis)}: {_counts(config, work)}")
     for warning in decision.warnings:
         st.warning(escaped(warning), icon=":material/warning:")
+
+
+def _counts(config: CaeConfig, work: Work) -> str:
+    epochs = counted(config.epochs_for(work.train), "epoch")
+    return f"{epochs} of {counted(work.train, 'picture')}, {work.held_out} held out, {work.test} to test."
 
 
 def _where(decision: Decision) -> str:
@@ -151,7 +164,7 @@ def _gib(mib: float) -> str:
 
 def _queue_note(runs: pd.DataFrame) -> str:
     live = int(runs["state"].isin(["queued", "running"]).sum())
-    if not live:
+    if not live or cae_launch.on_slurm():
         return ""
     return f" {counted(live, 'run')} going on or waiting: a run started now on the same device waits its turn."
 

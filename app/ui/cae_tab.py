@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.runs.folder import RunFolder
+from app.runs.status import LIVE_STATES
 from app.runs.table import runs_table
 from app.ui import cae_data, cae_form, cae_live, cae_results, cae_start, cae_sweep, state
 from app.ui.cae_text import escaped, run_label
@@ -13,7 +14,7 @@ from app.ui.palette import run_styles
 
 LABEL_COLUMNS = ["run_id", "name", "data", "preset", "created", "state"]
 NEWEST = "newest"
-"""Choice of the run that is going on, else of the last one."""
+"""Choice of the active run, running or queued, else of the last one made."""
 
 
 def render() -> None:
@@ -57,9 +58,11 @@ def _choice_of_run(runs: pd.DataFrame) -> str | None:
     asked = str(st.session_state.get(state.SELECTED_RUN) or st.query_params.get(state.SELECTED_RUN) or NEWEST)
     labels = {str(row["run_id"]): run_label(row) for row in runs[LABEL_COLUMNS].to_dict("records")}
     known = asked if asked in labels else NEWEST
+    first = "Active" if latest in set(runs.loc[runs["state"].isin(LIVE_STATES), "run_id"]) else "Newest"
     if asked not in (NEWEST, known):
         st.warning(
-            f"There is no run {escaped(asked)} in {escaped(str(state.runs_dir()))}; here is the newest.", icon=":material/search_off:"
+            f"There is no run {escaped(asked)} in {escaped(str(state.runs_dir()))}; here is the {first.lower()} one.",
+            icon=":material/search_off:",
         )
     if latest is None:
         return None
@@ -68,7 +71,7 @@ def _choice_of_run(runs: pd.DataFrame) -> str | None:
     st.selectbox(
         "Run",
         [NEWEST, *labels],
-        format_func=lambda run_id: f"Newest: {labels[latest]}" if run_id == NEWEST else labels[run_id],
+        format_func=lambda run_id: f"{first}: {labels[latest]}" if run_id == NEWEST else labels[run_id],
         key=state.SELECTED_RUN,
         persist_state="session",
         label_visibility="collapsed",

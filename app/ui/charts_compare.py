@@ -131,7 +131,7 @@ def curves(
     from_zero = quantity in ("images_per_s", "memory") and not log
     figure.update_layout(
         height=height,
-        margin={"l": 0, "r": 8, "t": 30, "b": 0},
+        **_toolbar(len(runs)),
         uirevision="constant",
         # A box drawn on the chart is the zoom, see `Zoom`; what the browser would do by itself were lost at the next refresh.
         dragmode="select",
@@ -324,6 +324,13 @@ def _named(column: str) -> str:
         "gpu_memory_mib": "VRAM",
     }
     return names.get(column, column.replace("_", " "))
+
+
+def _toolbar(count: int) -> dict[str, Any]:
+    """Margins that leave Plotly's toolbar a strip of its own: it covers neither the legend, above or beside the curves, nor the curves."""
+    if count <= LEGEND_ABOVE:
+        return {"margin": {"l": 0, "r": 34, "t": 30, "b": 0}, "modebar": {"orientation": "v", "bgcolor": CLEAR}}
+    return {"margin": {"l": 0, "r": 8, "t": 34, "b": 0}, "modebar": {"orientation": "h", "bgcolor": CLEAR}}
 
 
 def _legend(count: int) -> dict[str, Any]:

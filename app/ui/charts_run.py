@@ -17,6 +17,8 @@ CURVES_HEIGHT = 280
 HISTOGRAM_HEIGHT = 300
 SQUARE_HEIGHT = 320
 BINS = 40
+TOOLBAR_PX = 34
+"""A strip on the right for Plotly's toolbar, which else covers the legend or the curves."""
 PIMO_LINES = 60
 FEW_EPOCHS = 10
 """Up to here every epoch has its tick, so that none stands at half an epoch."""
@@ -237,7 +239,8 @@ def _figure(height: int, x_title: str, y_title: str) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
         height=height,
-        margin={"l": 8, "r": 8, "t": 28, "b": 8},
+        margin={"l": 8, "r": TOOLBAR_PX, "t": 28, "b": 8},
+        modebar={"orientation": "v", "bgcolor": "rgba(0,0,0,0)"},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         uirevision="constant",

@@ -26,6 +26,8 @@ from app.ui.palette import path_badge
 SAVE = "compare_save"
 EDITOR = "compare_editor"
 _SAID = "_compare_said"
+_OF_OTHER_TABS = ("data", "preset", "run_on", "run", "scored")
+"""Parameters of the URL that say nothing about this view."""
 NAMED_AT_MOST = 5
 
 
@@ -72,7 +74,8 @@ def _say_shortage(frame: pd.DataFrame) -> None:
 
 def link(ticked: Sequence[str]) -> str:
     """The address of this view. The ids stand in it even where nobody has ticked anything yet: the newest runs change."""
-    values = {**st.query_params.to_dict(), state.TAB: state.TABS[2], state.COMPARED_RUNS: ",".join(ticked) or tables.NOTHING}
+    here = {name: value for name, value in st.query_params.to_dict().items() if name not in _OF_OTHER_TABS}
+    values = {**here, state.TAB: state.TABS[2], state.COMPARED_RUNS: ",".join(ticked) or tables.NOTHING}
     return f"{(st.context.url or '').split('?')[0].rstrip('/')}/?{urlencode(values, safe=',')}"
 
 
@@ -219,12 +222,12 @@ def path_missing(device: str) -> str | None:
         return "No TensorFlow is installed here; install it with the extra cpu or gpu."
     if device == "cpu":
         return None
+    if build.has_gpu is False and state.gpu().gpus:
+        return f"The TensorFlow installed here ({build.distribution} {build.version}) has no GPU support; install the extra gpu."
     decision = state.run_decision("gpu")
     if decision.selected_device != "gpu":
         # What auto says is why there is no GPU path, and then where a run would go instead, which is beside the point here.
         return (decision.auto_would_say or decision.reason).removesuffix(cpu_path(state.cpu())).strip()
-    if build.has_gpu is False:
-        return f"The TensorFlow installed here ({build.distribution} {build.version}) has no GPU support; install the extra gpu."
     return None
 
 

@@ -21,6 +21,7 @@ from app.ui import format as fmt
 from app.ui import state
 from app.ui.charts_compare import shortened
 from app.ui.charts_results import bars
+from app.ui.fragments import fragment
 from app.ui.palette import RunStyle, path_badge, run_styles
 
 CURVE, X_AXIS, LOG, SMOOTHING, ZOOM = "curve", "x", "log", "smooth", "zoom"
@@ -48,7 +49,7 @@ def render() -> None:
     styles = _styles(frame)
     live = _live_ids(frame)
     st.session_state[_LIVE_IDS] = live
-    st.fragment(_table, run_every=TABLE_REFRESH_S if live else None)([frame], styles)
+    fragment(_table, run_every=TABLE_REFRESH_S if live else None)([frame], styles)
     chosen = tables.ticked_ids(frame)
     there = set(frame["run_id"])
     ticked = [run_id for run_id in chosen if run_id in there]
@@ -67,7 +68,7 @@ def _compare(frame: pd.DataFrame, ticked: list[str], labels: Mapping[str, str], 
         st.info(f"{len(ticked)} runs are ticked; the first {len(drawn)} are drawn. The export holds all.", icon=":material/filter_alt:")
     live = bool(set(drawn) & set(_live_ids(frame)))
     with st.container(border=True, key="compare_curves"):
-        st.fragment(_curves, run_every=CURVES_REFRESH_S if live else None)(drawn, labels, styles)
+        fragment(_curves, run_every=CURVES_REFRESH_S if live else None)(drawn, labels, styles)
     facts = [_facts(run_id) for run_id in drawn]
     others = _partners(frame, facts)
     _pairs(facts, others, labels)

@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.core.device_policy import Decision
 from app.ui import device_cpu, device_decided, device_live, measure, memory_need, proof, state, what_if
 from app.ui.cae_text import escaped
+from app.ui.fragments import fragment
 
 SECTION = "section"
 SLIDER_STEP_MIB = 64
@@ -20,17 +21,17 @@ def render() -> None:
     """Draw the tab. Values that change by themselves stand in fragments; the slider and the choices around them do not move."""
     refresh_s = _refresh_s()
     with st.container(border=True, key="verdict"):
-        st.fragment(_verdict, run_every=refresh_s)()
+        fragment(_verdict, run_every=refresh_s)()
         _threshold_and_choice()
     live, decided = st.columns([3, 2], gap="medium")
     with live, st.container(border=True, key="live"):
         title, choice = st.columns([1, 1], vertical_alignment="center")
         title.subheader("Live", anchor=False)
         _refresh_choice(choice)
-        st.fragment(device_live.render, run_every=refresh_s)()
+        fragment(device_live.render, run_every=refresh_s)()
     with decided, st.container(border=True, key="decided"):
         st.subheader("How it was decided", anchor=False)
-        st.fragment(_decided, run_every=refresh_s)()
+        fragment(_decided, run_every=refresh_s)()
     with st.container(border=True, key="cpu"):
         device_cpu.render(state.cpu())
     _below()

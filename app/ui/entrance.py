@@ -18,6 +18,7 @@ from streamlit.errors import StreamlitAuthError
 
 from app.ui.cae_text import escaped
 
+ALLOWED = "TWOPATH_ALLOWED_EMAILS"
 LOG_IN = "entrance_log_in"
 LOG_OUT = "entrance_log_out"
 
@@ -25,6 +26,8 @@ WELCOME = "This dashboard asks who you are. Log in to see it."
 NO_AUTHLIB = "A login is configured, but the packages it needs are not installed. Install the extra auth: pip install 'twopath[auth]'."
 UNREADABLE = "secrets.toml cannot be read, so nobody is let in. The log of the server tells what is wrong with it."
 NO_SECTION = "secrets.toml: expected a section [auth] with the settings of a login, got something else. Nobody is let in."
+LIST_MISPLACED = "secrets.toml: expected TWOPATH_ALLOWED_EMAILS above the first section, got it inside a section. Nobody is let in."
+LIST_ODD = "TWOPATH_ALLOWED_EMAILS: expected one text with addresses separated by commas, got something else. Nobody is let in."
 BROKEN = "The login is not configured completely, so nobody is let in: {why}"
 NOT_LISTED = "You are logged in as {who}, who is not on the list of those who may enter (TWOPATH_ALLOWED_EMAILS)."
 NOT_VERIFIED = "You are logged in as {who}, but your provider says that this address is not verified."
@@ -49,10 +52,10 @@ def render() -> None:
         _closed(NO_AUTHLIB)
     if not st.user.get("is_logged_in", False):
         _ask(auth)
+    listed = _listed(auth)
     # What a provider says about somebody is text, never markup.
     who = escaped(str(st.user.get("email") or st.user.get("name") or "somebody unknown"))
-    listed = allowed_emails(os.environ.get("TWOPATH_ALLOWED_EMAILS", ""))
-    if listed and st.user.get("email_verified") is False:
+    if listed and is_unverified(st.user.get("email_verified")):
         _refuse(NOT_VERIFIED.format(who=who))
     if listed and not is_allowed(str(st.user.get("email") or ""), listed):
         _refuse(NOT_LISTED.format(who=who))
@@ -84,6 +87,23 @@ def is_allowed(email: str, listed: Iterable[str]) -> bool:
     address = email.strip().lower()
     _, at, domain = address.rpartition("@")
     return bool(at) and (address in listed or f"@{domain}" in listed)
+
+
+def is_unverified(said: Any) -> bool:
+    """Whether a provider's claim `email_verified` says no; some send it as text. A provider that does not say is believed."""
+    return said is not None and str(said).strip().lower() not in ("true", "1")
+
+
+def _listed(auth: Mapping[str, Any]) -> frozenset[str]:
+    """Who may enter. Ends the script where a list is there that would not be looked at, and so would let everybody in."""
+    # Streamlit makes a variable of a text at the top of secrets.toml, and of nothing else.
+    if any(ALLOWED in section for section in (*st.secrets.values(), *auth.values()) if isinstance(section, Mapping)):
+        _closed(LIST_MISPLACED)
+    text = st.secrets.get(ALLOWED, os.environ.get(ALLOWED, ""))
+    found = allowed_emails(text) if isinstance(text, str) else frozenset()
+    if not found and text != "":
+        _closed(LIST_ODD)
+    return found
 
 
 def providers(auth: Mapping[str, Any]) -> list[str | None]:

@@ -9,6 +9,7 @@ from app.core.facts import CpuFacts, GpuFacts
 from app.runs.table import active_runs
 from app.ui import format as fmt
 from app.ui import state
+from app.ui.fragments import fragment
 from app.ui.palette import path_badge
 
 ACTIVE_REFRESH_S = 2.0
@@ -16,7 +17,7 @@ ACTIVE_REFRESH_S = 2.0
 
 def render() -> None:
     """Title, machine and path on one line; a thin progress line under it while a run is going on. All of it follows the machine."""
-    st.fragment(_render, run_every=ACTIVE_REFRESH_S)()
+    fragment(_render, run_every=ACTIVE_REFRESH_S)()
 
 
 def _render() -> None:

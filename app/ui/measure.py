@@ -19,6 +19,7 @@ from app.ui import charts_device as charts
 from app.ui import format as fmt
 from app.ui import state
 from app.ui.cae_text import STATES, escaped
+from app.ui.fragments import fragment
 from app.ui.palette import FAINT, path_colour
 
 START, CANCEL, CHOICE, ROUNDS = "bench_start", "bench_cancel", "bench_choice", "bench_rounds"
@@ -45,7 +46,7 @@ def render() -> None:
     if said := st.session_state.pop(SAID, None):
         st.error(escaped(said), icon=":material/error:")
     if live is not None:
-        st.fragment(_progress, run_every=POLL_S)(live.folder)
+        fragment(_progress, run_every=POLL_S)(live.folder)
         return
     if not benches:
         st.caption("Nothing has been measured here yet.")

@@ -17,6 +17,7 @@ from app.ui import format as fmt
 from app.ui import state
 from app.ui.cae_text import escaped
 from app.ui.flow_chart import flow_chart, flow_chart_in_words
+from app.ui.fragments import fragment
 from app.ui.palette import path_badge
 
 START = "proof_start"
@@ -41,7 +42,7 @@ def render() -> None:
     if proof is None:
         st.caption("Nothing has been proven here yet.")
     elif running:
-        st.fragment(_while_running, run_every=POLL_S)()
+        fragment(_while_running, run_every=POLL_S)()
     else:
         _ended(proof)
 

@@ -24,6 +24,7 @@ from app.runs.score_folder import (
 from app.ui import cae_live, score_results, state
 from app.ui import format as fmt
 from app.ui.cae_text import STATES, counted, escaped, shortened
+from app.ui.fragments import fragment
 
 SOURCE = "score_source"
 UPLOADS = "score_upload"
@@ -74,9 +75,8 @@ def render(folder: RunFolder, threshold: float) -> None:
         if scoring is None:
             return
         if scoring.status.live:
-            st.fragment(_live, run_every=REFRESH_S)(scoring.folder)
+            fragment(_live, run_every=REFRESH_S)(scoring.folder)
             return
-        forget_uploads(scoring)  # of a process that was killed
         score_results.render(scoring, folder, threshold)
 
 
@@ -195,6 +195,8 @@ def choice_key(run_id: str) -> str:
 def _chosen(folder: RunFolder) -> Scoring | None:
     """Draw the list of scorings and return the one to show. Nobody is shown another visitor's unless they choose it."""
     scorings = {scoring.name: scoring for scoring in list_scorings(folder)}
+    for scoring in scorings.values():
+        forget_uploads(scoring)  # of processes that were killed, and whose starter did not see it
     key = choice_key(folder.run_id)
     if not scorings:
         st.session_state.pop(key, None)

@@ -117,10 +117,15 @@ def into_url() -> None:
     would then decide by the default again.
     """
     for key, value, default in ((MIN_VRAM_MIB, min_vram_mib(), DEFAULT_MIN_VRAM_MIB), (FORCED_DEVICE, forced_device(), "auto")):
-        if value == default:
-            st.query_params.pop(key, None)
-        elif st.query_params.get(key) != str(value):
-            st.query_params[key] = str(value)
+        keep_in_url(key, str(value), str(default))
+
+
+def keep_in_url(key: str, value: str, default: str) -> None:
+    """Put a choice into the URL, or take it out where it is the default: short links say what is special."""
+    if value == default:
+        st.query_params.pop(key, None)
+    elif st.query_params.get(key) != value:
+        st.query_params[key] = value
 
 
 def runs_dir() -> Path:

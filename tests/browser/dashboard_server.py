@@ -59,11 +59,14 @@ class Server:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
 
-def start_server(folder: Path, environ: Mapping[str, str] | None = None, port: int | None = None) -> Server:
+def start_server(
+    folder: Path, environ: Mapping[str, str] | None = None, port: int | None = None, script: str = "app/dashboard.py"
+) -> Server:
     """Start the dashboard as a user would, with runs and locks in `folder`, and wait until it answers.
 
     Args:
         port: a free one unless told otherwise.
+        script: what Streamlit runs, from the root of the repository.
 
     Raises:
         RuntimeError: it ended or did not answer within 60 s; the message holds its output.
@@ -76,7 +79,7 @@ def start_server(folder: Path, environ: Mapping[str, str] | None = None, port: i
         "TWOPATH_LOCK_DIR": str(folder / "locks"),
         **(environ or {}),
     }
-    command = [sys.executable, "-m", "streamlit", "run", "app/dashboard.py", "--server.headless", "true", "--server.port", str(port)]
+    command = [sys.executable, "-m", "streamlit", "run", script, "--server.headless", "true", "--server.port", str(port)]
     with log.open("wb") as output:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     server = Server(f"http://localhost:{port}", process, log)
@@ -102,10 +105,12 @@ def stop_server(server: Server) -> None:
 
 
 @contextlib.contextmanager
-def running_dashboard(environ: Mapping[str, str] | None = None, folder: Path | None = None, port: int | None = None) -> Iterator[Server]:
+def running_dashboard(
+    environ: Mapping[str, str] | None = None, folder: Path | None = None, port: int | None = None, script: str = "app/dashboard.py"
+) -> Iterator[Server]:
     """A dashboard for the length of a `with` block."""
     with tempfile.TemporaryDirectory() as own:
-        server = start_server(folder or Path(own), environ, port)
+        server = start_server(folder or Path(own), environ, port, script)
         try:
             yield server
         finally:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ import numpy as np
 from app.cae.config import CaeConfig
 from app.core.errors import AppError
 from app.core.profile import HardwareProfile
+from app.runs.queue import Line
 from app.runs.reporter import FolderReporter
 from app.runs.worker import run_in_folder
 
@@ -32,6 +33,7 @@ class Result:
     config: CaeConfig
     profile: HardwareProfile
     state: str
+    history: list[dict[str, float]] = field(default_factory=list)
     best_epoch: int | None = None
     batch_size: int | None = None
     train_images_per_s: float | None = None
@@ -65,6 +67,8 @@ class Script:
     deaf: bool = False
     """Never asks whether it was cancelled."""
     pictures: int = 4
+    note_line: bool = False
+    """Write down who stands in the CPU's line while this run computes."""
 
 
 def fake_pipeline(config: CaeConfig, *, reporter: FolderReporter, work_dir: Path) -> Any:
@@ -82,6 +86,8 @@ def fake_pipeline(config: CaeConfig, *, reporter: FolderReporter, work_dir: Path
     profile = HardwareProfile("cpu", "Because the test says so.", onednn=True)
     result = make_result(config, profile, "cancelled")
     reporter.profile(profile)
+    if script.note_line:
+        (work_dir / "line.json").write_text(json.dumps([asdict(ticket) for ticket in Line("cpu").tickets()]))
     reporter.phase("reading", 0, script.pictures)
     if spend(script.reading_s):
         return result
@@ -92,9 +98,10 @@ def fake_pipeline(config: CaeConfig, *, reporter: FolderReporter, work_dir: Path
             if spend(script.batch_s):
                 return fill(result, script)
             reporter.phase("training", 5 * (epoch - 1) + batch + 1, 5 * script.epochs)
-        reporter.epoch(
+        result.history.append(
             {"epoch": epoch, "step": 5 * epoch, "seconds": 0.1 * epoch, "loss": 1 / epoch, "val_loss": 2 / epoch, "images_per_s": 90.0}
         )
+        reporter.epoch(result.history[-1])
         if script.fail:
             raise_(script.fail)
     reporter.phase("scoring", 0, 10)
@@ -108,9 +115,11 @@ def fake_pipeline(config: CaeConfig, *, reporter: FolderReporter, work_dir: Path
 
 def fill(result: Any, script: Script) -> Any:
     """Pictures, maps and figures as a model might have made them."""
+    result.train_images_per_s, result.score_images_per_s, result.batch_size = 100.0, 400.0, 8
+    if not script.pictures:
+        return result
     import pandas as pd  # here, since most processes of these tests end before
 
-    result.train_images_per_s, result.score_images_per_s, result.batch_size = 100.0, 400.0, 8
     n = script.pictures
     result.scores = pd.DataFrame(
         {"path": [f"{i}.png" for i in range(n)], "split": "test", "label": 0, "defect": "NA", "score": 0.5, "verdict": "good"}

@@ -39,7 +39,7 @@ def ids(pairs: list[Pair]) -> list[tuple[str, str]]:
 
 
 def test_options_that_only_choose_the_path_do_not_make_another_task() -> None:
-    assert device_options() == {"device", "min_vram_mib", "intra_op_threads", "inter_op_threads"}
+    assert device_options() == {"device", "min_vram_mib", "gpus", "intra_op_threads", "inter_op_threads"}
     other = make_config({"data": "elpv-mono", "seed": 3, "device": "gpu", "min_vram_mib": 400, "intra_op_threads": 1}).model_dump(
         mode="json"
     )
@@ -125,6 +125,8 @@ def test_a_run_without_a_partner_misses_its_other_half_until_one_has_finished() 
     assert missing_halves([alone, running], {"1"}) == [alone]
     assert on_the_way([alone, running], alone.task_key, "gpu") == running
     assert on_the_way([alone, running], alone.task_key, "cpu") is None
+    on_second_gpu = facts("3", None, state="queued", config={"device": "1", "gpus": 2})
+    assert on_the_way([alone, on_second_gpu], alone.task_key, "gpu") == on_second_gpu, "any GPU is the other path of a CPU"
     assert missing_halves([alone, facts("2", "gpu")], {"1"}) == []
     assert missing_halves([facts("1", state="failed")], {"1"}) == []
 

@@ -10,7 +10,7 @@ import pytest
 
 from app.cae.config import CaeConfig
 from app.core.errors import AppError, OptionError, RunError
-from app.runs.cli import add_runs_parser, run_command
+from app.runs.cli import add_runs_parser, resolve_run, run_command
 from app.runs.files import write_json
 from app.runs.folder import RunFolder
 from app.runs.status import RunStatus, utc_now
@@ -68,6 +68,33 @@ def test_show_tells_configuration_and_metrics(run: RunFolder, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert "state                finished" in text
     assert "image_auroc          0.9375" in text
+
+
+def test_a_run_can_be_named_by_its_path(
+    run: RunFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TWOPATH_RUNS_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.chdir(run.path.parent)
+    for text in (str(run.path), f"{run.run_id}/", f"./{run.run_id}", run.run_id):
+        assert call("show", text, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["run_id"] == run.run_id
+    monkeypatch.chdir(run.path)
+    assert resolve_run(tmp_path, ".") == run
+    with pytest.raises(OptionError, match="RUN: expected the id of a run"):
+        resolve_run(tmp_path, str(tmp_path))
+
+
+def test_an_id_comes_before_a_folder_of_that_name(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here" / run.run_id).mkdir(parents=True)
+    (tmp_path / "here" / run.run_id / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path / "here")
+    assert resolve_run(run.path.parent, run.run_id) == run
+
+
+def test_a_run_in_the_bin_is_not_deleted_again(run: RunFolder) -> None:
+    assert call("delete", run.run_id) == 0
+    with pytest.raises(RunError, match="it is in the bin already"):
+        call("delete", str(run.path.parent / ".bin" / run.run_id))
 
 
 def test_delete_and_restore(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:

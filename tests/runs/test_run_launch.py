@@ -17,7 +17,7 @@ import pytest
 from run_helpers import FAKE, HERE, Start, run_python, until, wait_phase, wait_state
 
 from app.cae.config import CaeConfig, make_config
-from app.core.errors import RunError
+from app.core.errors import OptionError, RunError
 from app.runs import folder as readers
 from app.runs.files import write_json
 from app.runs.folder import RunFolder
@@ -74,6 +74,7 @@ def test_a_signal_that_comes_after_the_file_was_seen_is_still_the_first_request(
     until(lambda: run.status().cancel_requested, "the file to be seen")
     pid = run.status().pid
     assert pid is not None
+    assert run.status().message == "Stopping: cancel was asked for."
     os.kill(pid, signal.SIGTERM)
     status = wait_state(run, "finished", "cancelled", "failed", "interrupted")
     assert status.state in ("finished", "cancelled")
@@ -166,7 +167,7 @@ def test_the_run_outlives_its_starter_and_is_cancelled_from_elsewhere(runs_dir: 
     try:
         cancel = (
             "import argparse, sys; from pathlib import Path; from app.runs.cli import run_command\n"
-            "run_command(argparse.Namespace(action='cancel', run=sys.argv[1], runs_dir=Path(sys.argv[2]), json=True))"
+            "run_command(argparse.Namespace(action='cancel', run=sys.argv[1], runs_dir=Path(sys.argv[2]), launcher=None, json=True))"
         )
         elsewhere = run_python(cancel, run.run_id[:20], str(runs_dir))
         answer, trouble = elsewhere.communicate(timeout=60)
@@ -198,8 +199,10 @@ def test_a_killed_run_frees_its_place_for_the_next(start: Start) -> None:
     assert wait_state(second, "finished", "failed", "interrupted").state == "finished"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_one_signal_stops_cleanly_and_a_second_ends_at_once(runs_dir: Path, config: CaeConfig, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("number", "why"), [(signal.SIGINT, "Ctrl-C was pressed"), (signal.SIGHUP, "the terminal it was started in was closed")]
+)
+def test_one_signal_stops_cleanly_and_a_second_ends_at_once(runs_dir: Path, config: CaeConfig, number: signal.Signals, why: str) -> None:
     run = RunFolder.create(runs_dir, config)
     environment = {**os.environ, "FAKE_RUN": json.dumps({"deaf": True, **LONG})}
     shell = subprocess.Popen([*FAKE, str(run.path)], env=environment, cwd=HERE.parents[1], stderr=subprocess.PIPE)
@@ -207,7 +210,7 @@ def test_one_signal_stops_cleanly_and_a_second_ends_at_once(runs_dir: Path, conf
         wait_phase(run, "training")
         shell.send_signal(number)
         until(lambda: run.status().cancel_requested, "the run's knowledge of it")
-        assert run.status().state == "running"
+        assert (run.status().state, run.status().message) == ("running", f"Stopping: {why}.")
         shell.send_signal(number)
         assert shell.wait(20) == -number
         assert run.status().state == "cancelled"
@@ -288,6 +291,21 @@ def test_a_cancelled_run_can_be_resumed_at_once(start: Start, monkeypatch: pytes
     resume_run(run, program=FAKE)
     assert wait_state(run, "finished", "failed", "cancelled", "interrupted").state == "finished"
     assert readers.load_history(run.path)["epoch"].tolist() == [1, 2]
+
+
+def test_a_run_whose_pictures_are_gone_is_neither_started_nor_resumed(runs_dir: Path, tmp_path: Path) -> None:
+    pictures = tmp_path / "pictures"
+    pictures.mkdir()
+    config = make_config({"data": str(pictures), "device": "cpu"})
+    run = start_run(config, runs_dir, program=[sys.executable, "-c", "raise SystemExit(7)"])
+    wait_state(run, "interrupted")
+    pictures.rmdir()
+    with pytest.raises(RunError, match=r"it cannot go on, since its pictures are gone. .*pictures: not a dataset folder, there is no such"):
+        resume_run(run, program=FAKE)
+    assert run.status().state == "interrupted"
+    with pytest.raises(OptionError, match="pictures: not a dataset folder, there is no such folder"):
+        start_run(config, runs_dir, program=FAKE)
+    assert [path.name for path in runs_dir.iterdir()] == [run.run_id]
 
 
 def test_a_run_that_goes_on_is_not_started_again(start: Start) -> None:

@@ -249,8 +249,8 @@ def gpu_profile(uuid: str = "GPU-1") -> HardwareProfile:
 
 def choices(monkeypatch: pytest.MonkeyPatch, *keys: str) -> None:
     """Let the decisions of a run be these, the last one from then on."""
-    answers = [DeviceChoice(key, key.upper(), f"Because {key}.") for key in keys]
-    monkeypatch.setattr("app.runs.waiting.Turn._decide", lambda _self: answers.pop(0) if len(answers) > 1 else answers[0])
+    answers = [DeviceChoice((key,), key.upper(), f"Because {key}.") for key in keys]
+    monkeypatch.setattr("app.runs.waiting.Turn._decide", lambda _self, **_: answers.pop(0) if len(answers) > 1 else answers[0])
 
 
 def test_a_decision_that_changes_while_waiting_moves_the_run_to_the_other_line(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,7 @@ def test_every_combination_comes_once_the_last_axis_fastest() -> None:
             {"seed": [str(n) for n in range(30)], "latent_dim": [str(n) for n in range(2, 40)]},
             "sweep: expected at most 500 runs, got 1140.",
         ),
-        ({"latent_dim": ["8", "1"]}, "latent_dim: Input should be greater than or equal to 2, got '1'."),
+        ({"latent_dim": ["8", "1"]}, "latent_dim: expected 2 or more, got '1'."),
     ],
 )
 def test_what_does_not_fit_starts_nothing(axes: dict[str, list[str]], words: str) -> None:

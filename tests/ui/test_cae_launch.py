@@ -64,9 +64,11 @@ def test_without_slurm_the_launcher_is_this_machine_and_says_why(page: AppTest) 
 @pytest.mark.usefixtures("slurm")
 def test_a_run_goes_to_slurm_with_what_the_fields_say(page: AppTest, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TWOPATH_SLURM_PARTITION", "long")
+    monkeypatch.setenv("TWOPATH_SLURM_ACCOUNT", "lab")  # emptied below: then it is not asked for
     page.selectbox(cae_launch.LAUNCHER).set_value("slurm").run()
     assert page.text_input(cae_launch.key("partition")).value == "long", "the environment gives a start"
     assert "will be a **SLURM** job; its path is decided on the node" in words(page)
+    page.text_input(cae_launch.key("account")).set_value("").run()
     page.text_input(cae_launch.key("cpus")).set_value("many").run()
     assert "slurm cpus: expected number of CPUs a run gets, 1 to 4096, got 'many'." in words(page)
     assert page.button("cae_start").disabled

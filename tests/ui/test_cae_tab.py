@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from cae_runs import write_pictures, write_scored_run, write_status
-from compare_runs import write_run
+from compare_runs import put_json, write_run
 from conftest import open_page, words
 from streamlit.testing.v1 import AppTest
 
@@ -341,6 +341,31 @@ def test_a_run_that_ended_early_says_why_and_what_stays(state: str, said: dict[s
     assert len(app.get("plotly_chart")) == 2
 
 
+def test_a_run_stopped_within_its_first_epoch_left_nothing_to_use(runs_dir: Path) -> None:
+    folder = write_run(runs_dir, state="cancelled", epochs=0, options={"epochs": 5})
+    text = words(_page())
+    assert "It ended before the first epoch was over: there are no figures, and there is no model." in text
+    assert "Usable" not in text
+    (folder.path / "model.keras").write_bytes(b"weights")
+    assert "there are no figures, and the model file holds the weights of that moment, which have hardly learnt." in words(_page())
+
+
+def test_a_run_whose_pictures_are_gone_is_not_offered_to_go_on(runs_dir: Path, tmp_path: Path) -> None:
+    pictures = write_pictures(tmp_path / "plates")
+    run = write_run(runs_dir, state="interrupted", epochs=5, options={"data": str(pictures), "epochs": 20}, status={"error": "Killed."})
+    app = _page()
+    assert "Resume" in {button.label for button in app.button}
+    assert not app.button(key="cae_again").disabled
+
+    pictures.rename(tmp_path / "elsewhere")
+    _drawn(app)
+    assert "Resume" not in {button.label for button in app.button}
+    assert app.button(key="cae_again").disabled
+    assert f"cannot be resumed or started again, since its pictures are gone: {pictures}: not a dataset folder" in words(app)
+    put_json(run.path / "launch.json", {"launcher": "slurm", "job_id": "7"})
+    assert "Resume" in {button.label for button in _drawn(app).button}, "a node may see what this machine does not"
+
+
 def test_an_unreadable_run_is_said_and_others_are_still_there(runs_dir: Path) -> None:
     write_run(runs_dir, 0)
     folder = write_run(runs_dir, 1)
@@ -360,9 +385,13 @@ def test_a_link_shows_its_run_and_a_wrong_one_is_said(runs_dir: Path) -> None:
 
 
 def test_the_run_going_on_comes_before_newer_ones(runs_dir: Path) -> None:
-    write_run(runs_dir, 0, state="running", epochs=3)
+    live = write_run(runs_dir, 0, state="running", epochs=3)
     write_run(runs_dir, 1)
-    assert "going on" in _page().selectbox(key="run").options[0]
+    first = _page().selectbox(key="run").options[0]
+    assert first.startswith("Active: ")
+    assert "going on" in first
+    write_status(live, state="cancelled")
+    assert _page().selectbox(key="run").options[0].startswith("Newest: ")
 
 
 def test_a_chosen_run_stays_when_its_state_changes(runs_dir: Path) -> None:
@@ -375,6 +404,60 @@ def test_a_chosen_run_stays_when_its_state_changes(runs_dir: Path) -> None:
     _drawn(app)
     assert app.selectbox(key="run").value == chosen.run_id
     assert app.query_params["run"] == chosen.run_id
+
+
+# --- what a reload keeps
+
+
+def _linked(app: AppTest, name: str) -> str:
+    """A parameter of the URL: text where the test gave it, a list where the page has set it."""
+    value = app.query_params[name]
+    return value[0] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("choice", ["elpv-poly", "synthetic"])
+def test_data_preset_and_path_survive_a_reload(choice: str) -> None:
+    app = _page()
+    assert not {"data", "preset", "run_on"} & set(app.query_params), "what is the default does not lengthen the link"
+    app.selectbox(key=cae_data.CHOICE).set_value(choice)
+    app.segmented_control(key=cae_form.PRESET).set_value("quick")
+    app.selectbox(key=cae_start.PATH).set_value("cpu")
+    _drawn(app)
+    kept = {name: _linked(app, name) for name in ("data", "preset", "run_on")}
+    assert kept == {"data": choice, "preset": "quick", "run_on": "cpu"}
+    again = _page(**kept)
+    assert again.selectbox(key=cae_data.CHOICE).value == choice
+    assert again.segmented_control(key=cae_form.PRESET).value == "quick"
+    assert again.selectbox(key=cae_start.PATH).value == "cpu"
+    assert again.session_state[cae_form.key("steps")] == PRESETS["quick"]["steps"]
+
+
+def test_a_typed_folder_survives_a_reload_and_stays_inside_the_data_root(pictures: Path, data_root: Path) -> None:
+    link = _linked(_page_on(pictures.name), "data")
+    assert link == f"folder:{pictures.name}"
+    again = _page(data=link)
+    assert again.text_input(key=cae_data.FOLDER_PATH).value == pictures.name
+    assert "layout MVTec" in words(again)
+    assert "expected a folder below" in words(_page(data=f"folder:{data_root.parent}"))
+
+
+def test_an_upload_survives_a_reload_by_its_link(pictures: Path, runs_dir: Path) -> None:
+    folder = cae_data.unpack(_zipped(pictures), "plate.zip", runs_dir / ".uploads")
+    link = f"zip:{folder.parent.name}/{folder.name}"
+    app = _page(data=link)
+    assert app.selectbox(key=cae_data.CHOICE).value == cae_data.ZIP
+    assert "plate.zip, uploaded before, is used until another one is chosen." in words(app)
+    assert _linked(app, "data") == link
+    assert not app.button(key=cae_start.START).disabled
+
+
+@pytest.mark.parametrize(
+    "link", ["nonsense", "zip:../../etc", "zip:0123456789abcdef/..", "zip:0123456789abcdef/gone", "zip:", "folder:", ""]
+)
+def test_a_link_to_no_pictures_is_calm(link: str) -> None:
+    app = _page(data=link)
+    chosen = link.split(":")[0]
+    assert app.selectbox(key=cae_data.CHOICE).value == (chosen if chosen in ("zip", "folder") else "elpv-mono")
 
 
 # --- results

@@ -22,10 +22,12 @@ AUTH = {
 pytestmark = pytest.mark.usefixtures("runs_dir")
 
 
-def _dashboard(*, auth: object = AUTH, user: dict[str, object] | None = None) -> AppTest:
+def _dashboard(*, auth: object = AUTH, user: dict[str, object] | None = None, **secrets: object) -> AppTest:
     app = AppTest.from_file(str(ROOT / "app/dashboard.py"), default_timeout=30)
     if auth is not None:
         app.secrets["auth"] = auth
+    for name, value in secrets.items():
+        app.secrets[name] = value
     app.user = {"is_logged_in": False} if user is None else {"is_logged_in": True, **user}
     app.run()
     assert not app.exception, app.exception
@@ -82,6 +84,8 @@ def test_without_a_login_all_works_and_nothing_is_said_on_localhost() -> None:
         ("ada@example.org, @uni.example", {"email": "someone@not-uni.example"}, False),
         ("ada@example.org", {"email": "ada@example.org.evil.example"}, False),
         ("ada@example.org", {"email": "ada@example.org", "email_verified": False}, False),
+        ("ada@example.org", {"email": "ada@example.org", "email_verified": "false"}, False),
+        ("ada@example.org", {"email": "ada@example.org", "email_verified": "true"}, True),
         ("ada@example.org", {"name": "Ada"}, False),
         ("", {"name": "Ada"}, True),
     ],
@@ -93,6 +97,21 @@ def test_the_list_of_those_who_may_enter(monkeypatch: pytest.MonkeyPatch, listed
     if not enters:
         assert "You are logged in as" in _errors(app)[0]
         assert [button.label for button in app.button] == ["Log out"]
+
+
+@pytest.mark.parametrize(
+    ("auth", "secrets", "says"),
+    [
+        (AUTH, {entrance.ALLOWED: ["ada@example.org"]}, entrance.LIST_ODD),
+        (AUTH, {entrance.ALLOWED: ", "}, entrance.LIST_ODD),
+        ({**AUTH, entrance.ALLOWED: "ada@example.org"}, {}, entrance.LIST_MISPLACED),
+        (AUTH, {"server": {entrance.ALLOWED: "ada@example.org"}}, entrance.LIST_MISPLACED),
+    ],
+)
+def test_a_list_that_would_not_be_looked_at_closes_the_door(auth: object, secrets: dict[str, object], says: str) -> None:
+    app = _dashboard(auth=auth, user={"email": "somebody@else.example"}, **secrets)
+    assert _errors(app) == [says]
+    assert not _sees_pages(app)
 
 
 def test_what_is_wrong_with_the_login_closes_the_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,6 +128,16 @@ def test_upload_starts_a_process_and_is_found_again_by_its_link(run: RunFolder) 
     assert not (scoring.folder.path / "uploads").exists()
 
 
+def test_uploads_of_a_killed_scoring_go_although_nobody_looks_at_it(run: RunFolder) -> None:
+    place = run.path / "scored" / write_scoring(run)
+    (place / "uploads").mkdir()
+    (place / "uploads/0001.png").write_bytes(png())
+    write_status(RunFolder(place), state="interrupted")
+    open_page("Keras CAE")
+    assert not (place / "uploads").exists()
+    assert (place / "scores.csv").exists()
+
+
 @pytest.mark.usefixtures("_idle")
 def test_a_typed_path_stays_inside_the_data_root(run: RunFolder, data_root: Path) -> None:
     (data_root / "new").mkdir()
