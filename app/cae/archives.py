@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -25,6 +27,17 @@ _SMALL = 32 * _MIB
 
 _KEPT = SUFFIXES | {".csv", ""}
 """Only what the readers of data sets look at is unpacked. Files without suffix may be pictures."""
+
+_DAMAGED: tuple[type[Exception], ...] = (
+    *(zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error),
+    *(EOFError, NotImplementedError, RuntimeError, ValueError),
+)
+"""Each way of packing has errors of its own."""
+with contextlib.suppress(ImportError):  # a Python built without it refuses such entries with NotImplementedError or RuntimeError
+    from lzma import LZMAError
+
+    _DAMAGED += (LZMAError,)
+_CANNOT_UNPACK = "{name}: cannot be unpacked into {folder} ({why})."
 
 
 def extract_zip(
@@ -54,18 +67,21 @@ def extract_zip(
     name = file.name if isinstance(file, Path) else "upload"
     if target.exists():
         raise DataError(f"{target}: expected a new folder to unpack {name} into, got one that is there.")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    except OSError as error:
+        raise DataError(_CANNOT_UNPACK.format(name=name, folder=target.parent, why=error.strerror or error)) from None
     try:
         with zipfile.ZipFile(file) as archive:
             entries = _checked(archive.infolist(), name, max_files, max_total_mib, max_ratio)
             _extract(archive, entries, temporary)
         temporary.chmod(0o755)
         temporary.rename(target)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
+    except _DAMAGED as error:
         raise DataError(f"{name}: expected a zip archive that can be unpacked, got a damaged or unsupported one ({error}).") from None
     except OSError as error:
-        raise DataError(f"{name}: cannot be unpacked into {target.parent} ({error.strerror or error}).") from None
+        raise DataError(_CANNOT_UNPACK.format(name=name, folder=target.parent, why=error.strerror or error)) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target

@@ -6,7 +6,7 @@ Labels and masks of the test pictures are touched in one place, `_figures`, afte
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -197,7 +197,7 @@ class _Run:
         taken_in = scoring.uses_training_pictures(len(train), len(held_out))
         work.total = len(test) + len(held_out) + (len(train) if taken_in or self.config.whole_weight else 0)
         chosen_from = _Good(pictures.images[train], pictures.images[held_out], pictures.channels, pictures.full_scale)
-        calibration, held_out_scores, good_scores = self._calibrated(work, chosen_from, taken_in)
+        calibration, held_out_scores, held_out_errors = self._calibrated(work, chosen_from, taken_in)
         scored = scoring.score_pictures(pictures.images[test], work.reconstruct, calibration, throughput=work.throughput, tick=work.tick)
         result.calibration, result.score_images_per_s = calibration, work.throughput.images_per_s
         result.maps, result.inputs, result.reconstructions = scored.maps, scored.inputs, scored.reconstructions
@@ -215,17 +215,18 @@ class _Run:
                 None if calibration.whole is None else scoring.pooled(scored.maps, calibration.rule),
             )
         )
+        # From maps alone: what whole pictures add is fitted to these very pictures, which would flatter it.
+        by_map = replace(calibration, whole=None)
         synthetic_auroc(
             result.metrics,
             pictures.images[held_out],
-            good_scores,
-            lambda images: scoring.score_pictures(images, work.reconstruct, calibration).scores,
+            scoring.pooled(calibration.applied(held_out_errors), calibration.rule),
+            lambda images: scoring.score_pictures(images, work.reconstruct, by_map).scores,
             self.config.seed,
         )
 
-    def _calibrated(self, work: _Scoring, good: _Good, taken_in: bool) -> tuple[Calibration, Doubles, Doubles]:
-        """Calibration and threshold; the held-out scores, each picture left out of what it is compared with; and their scores as any
-        new picture is scored. Sees good training pictures only."""
+    def _calibrated(self, work: _Scoring, good: _Good, taken_in: bool) -> tuple[Calibration, Doubles, Floats]:
+        """Calibration and threshold, the held-out scores, and the held-out error maps. Sees good training pictures only."""
         train: Observed | None = None
         from_held_out, any_held_out = good.held_out, bool(len(good.held_out))
         if not any_held_out:
@@ -244,11 +245,8 @@ class _Run:
         calibration, scores = scoring.calibrate(work.rule, self.config, sums, seen.errors, **about)
         calibration, scores = self._with_whole_picture(calibration, scores, good, train, seen)
         if not any_held_out:
-            return calibration, scores[:0], scores[:0]
-        as_new = scoring.pooled(calibration.applied(seen.errors), calibration.rule)
-        if calibration.whole is not None:
-            as_new += calibration.whole.added(from_held_out, seen.features)
-        return calibration, scores, as_new
+            return calibration, scores[:0], seen.errors[:0]
+        return calibration, scores, seen.errors
 
     def _with_whole_picture(
         self, calibration: Calibration, scores: Doubles, good: _Good, train: Observed | None, seen: Observed
@@ -359,6 +357,7 @@ def score_with_saved_model(
     device: str = "auto",
     min_vram_mib: int = DEFAULT_MIN_VRAM_MIB,
     reporter: Reporter | None = None,
+    gpus: Collection[str] = (),
 ) -> NewScores:
     """Scores new pictures with what a run left, in any process.
 
@@ -369,6 +368,7 @@ def score_with_saved_model(
         device: as in `CaeConfig`.
         min_vram_mib: as in `CaeConfig`.
         reporter: told of the scoring phase.
+        gpus: keys of the GPUs that are this process's; the others are left to other runs.
 
     Raises:
         DataError: model or calibration cannot be read, or the pictures have another size.
@@ -377,7 +377,7 @@ def score_with_saved_model(
     told = reporter or SilentReporter()
     rule = calibration if isinstance(calibration, Calibration) else Calibration.load(calibration)
     pictures = images(rule) if callable(images) else images
-    profile = configure_tensorflow(min_vram_mib, device=device)
+    profile = configure_tensorflow(min_vram_mib, device=device, own=gpus)
     told.profile(profile)
     with cae_keras.held_to(profile.tf_device_string):
         work = _Scoring(told, cae_keras.reconstructor(cae_keras.load_model(model_path)), rule.rule, total=len(pictures))

@@ -90,7 +90,7 @@ def resume_run(
     record = folder.launch_record() or {}
     by_slurm = launcher == "slurm" or (launcher is None and job_of(record) is not None)
     before = record.get("settings")
-    settings = slurm or make_settings(before if isinstance(before, dict) else {}) if by_slurm else None
+    settings = slurm or (make_settings(before, {}) if isinstance(before, dict) else make_settings({})) if by_slurm else None
     if settings is None and (gone := missing_data(folder.config().data)):
         raise RunError(sentences.PICTURES_GONE.format(run_id=folder.run_id, why=gone))
     folder.set_up_again(status)

@@ -24,7 +24,7 @@ from typing import Any
 from app.cae.folders import relative_to
 from app.core.errors import OptionError, RunError
 from app.runs.detached import start_detached
-from app.runs.files import read_json, write_bytes, write_json
+from app.runs.files import RESERVE, read_json, write_bytes, write_json
 from app.runs.folder import RunFolder
 from app.runs.processes import mark
 from app.runs.sentences import cannot_write
@@ -34,6 +34,12 @@ SCORED_DIR = "scored"
 UPLOADS = "uploads"
 HEAT_MAPS = "heatmaps"
 PREVIEWS = "previews"
+OWN_FILES = (
+    *("request.json", "status.json", "scores.csv", "maps.npz", "result.json", "profile.json", "log.txt", "launch.json", "cancel"),
+    RESERVE,
+)
+OWN_FOLDERS = (UPLOADS, HEAT_MAPS, PREVIEWS)
+"""All that a scoring writes."""
 MODEL, CALIBRATION = "model.keras", "scoring.npz"
 NEEDED = (MODEL, CALIBRATION)
 """What a run must have left for its model to score."""

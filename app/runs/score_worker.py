@@ -7,7 +7,7 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from app.runs.log import RunLog
 from app.runs.processes import mark
 from app.runs.recorder import Recorder, stopping_signals
 from app.runs.reporter import FolderReporter
-from app.runs.score_folder import CALIBRATION, MODEL, UPLOADS, is_set_up, read_scoring, refuse_unusable, set_up
+from app.runs.score_folder import CALIBRATION, MODEL, OWN_FILES, OWN_FOLDERS, UPLOADS, is_set_up, read_scoring, refuse_unusable, set_up
 from app.runs.score_inputs import Given, Reading, find_pictures
 from app.runs.sentences import cannot_write
 from app.runs.status import RunStatus, utc_now
@@ -92,10 +92,11 @@ def carry_out(
         asked = {"run_id": run.run_id, "pictures": [relative_to(path.absolute(), None) for path in paths], "names": {}}
         existed = folder.exists()
         place = set_up(folder, {**asked, "device": config.device, "min_vram_mib": config.min_vram_mib})
+    worker = _Worker(place, run, paths, config, echo, problem)
     try:
-        ended = _Worker(place, run, paths, config, echo, problem).carried_out()
+        ended = worker.carried_out()
     except AppError as error:
-        if ours and not isinstance(error, UnexpectedError):
+        if ours and worker.claimed and not isinstance(error, UnexpectedError):
             _take_back(place, existed)
         raise
     if ours and ended.result is None:
@@ -104,16 +105,17 @@ def carry_out(
 
 
 def _take_back(place: RunFolder, existed: bool) -> None:
-    """Leave no folder that holds nothing of worth."""
+    """Leave no folder that holds nothing of worth. What somebody else put there meanwhile stays."""
     if (place.path / "scores.csv").exists():
         return
-    for child in list(place.path.iterdir()) if existed else []:
-        if child.is_dir():
-            shutil.rmtree(child, ignore_errors=True)
-        else:
-            child.unlink(missing_ok=True)
-    if not existed:
-        shutil.rmtree(place.path, ignore_errors=True)
+    for name in OWN_FOLDERS:
+        shutil.rmtree(place.path / name, ignore_errors=True)
+    with suppress(OSError):
+        for name in OWN_FILES:
+            (place.path / name).unlink(missing_ok=True)
+        clean_leftovers(place.path)
+        if not existed:
+            place.path.rmdir()
 
 
 @dataclass
@@ -125,10 +127,13 @@ class _Worker:
     echo: Echo
     told_problem: Echo
     problems: list[str] = field(default_factory=list)
+    claimed: bool = False
+    """Whether the folder is this process's to carry out."""
 
     def carried_out(self) -> Ended:
         with ExitStack() as stack:
             stack.callback(os.close, self._claim())
+            self.claimed = True
             log = RunLog(self.place.path / "log.txt")
             stack.callback(log.close)
             clean_leftovers(self.place.path)
@@ -198,7 +203,7 @@ class _Worker:
             if not turn.wait():
                 return None
             recorder.change(at_once=True, state="running", started=utc_now(), message=None)
-            reporter = FolderReporter(recorder, self.config, on_profile=turn.settle, echo=self.echo)
+            reporter = FolderReporter(recorder, self.config, on_profile=turn.settle, echo=self.echo, gpus=turn.keys)
             reading = Reading(given, partial(_tell, reporter, "reading"), partial(self._problem, recorder))
             found = self._forward(reading, reporter)
         finally:
@@ -230,6 +235,7 @@ class _Worker:
             device=self.config.device,
             min_vram_mib=self.config.min_vram_mib,
             reporter=reporter,
+            gpus=reporter.gpus,
         )
 
     def _problem(self, recorder: Recorder, sentence: str) -> None:

@@ -120,6 +120,7 @@ class Writer:
             "threshold": calibration.threshold,
             "heat_low": calibration.heat_low,
             "heat_high": calibration.heat_high,
+            "full_scale": calibration.full_scale,
             "selected_device": profile.selected_device,
             "path": profile.path,
             "reason": profile.reason,

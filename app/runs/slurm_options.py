@@ -44,6 +44,7 @@ _OURS = {
     "clusters": "the job is looked for in the queue of this cluster",
     "error": "everything goes to the run's log",
     "export": "the run needs the variables it was started with",
+    "export-file": "the run needs the variables it was started with",
     "input": "a run reads no input",
     "job-name": "it names the run",
     "nodes": "a run uses one node (Keras fits on one only)",
@@ -53,6 +54,7 @@ _OURS = {
     "output": "everything goes to the run's log",
     "parsable": "the answer of sbatch is read",
     "quiet": "the answer of sbatch is read",
+    "tasks-per-node": "a run is one process",
     "test-only": "the job would not be submitted",
     "wait": "runs go on in the background",
     "wrap": "the command is the run",
@@ -130,6 +132,8 @@ def _checked_option(name: str, value: str) -> str:
         raise ValueError(f"expected no {key}, since there is a setting of its own for it ({_OF_ITS_OWN[key]})")
     if key in _OURS:
         raise ValueError(f"expected no {key}, since {_OURS[key]}")
+    if full := next((name for name in (*_OURS, *_OF_ITS_OWN) if name.startswith(key)), None):
+        raise ValueError(f"expected options of sbatch in full, got {key!r}, which it takes for {full}")
     if _BAD_CHARACTERS.search(value):
         raise ValueError(f"expected a value of {key} without quotes, backslashes and control characters, got {value!r}")
     return key

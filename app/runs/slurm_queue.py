@@ -120,12 +120,14 @@ class JobQueue:
         Args:
             submitted: an answer from before that is too old.
         """
-        age = time.monotonic() - self._asked_at
+        asked_at = self._asked_at
+        age = time.monotonic() - asked_at
         known_since = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=age) if age < 1e9 else None
         too_old = known_since is None or (submitted is not None and job_id not in self._jobs and known_since <= submitted)
         if (age > self._good_for_s or too_old) and self._lock.acquire(blocking=known_since is None):
             try:
-                self._look()
+                if self._asked_at == asked_at:  # nobody else has asked while this thread waited
+                    self._look()
             finally:
                 self._lock.release()
         if self._trouble:

@@ -28,6 +28,8 @@ from app.runs.slurm_queue import QUEUE, first_error, run_command, slurm_missing
 SCRIPTS = "slurm"
 """Sub-folder of a run with the batch scripts that were submitted for it."""
 _SBATCH_LIMIT_S = 60.0
+_NOT_IN_NAMES = re.compile(r"[^\w.@+-]")
+"""A name stands in a line of the script; what follows a line break would be the shell's."""
 _WARN_S = 60
 _WARN_FROM_MIN = 10.0
 """From this time limit on, SLURM is asked to send SIGTERM a minute before the end, and not only KillWait (30 s by default) before."""
@@ -58,7 +60,7 @@ def submit(
     if trouble := slurm_missing():
         raise RunError(f"--launcher slurm: {trouble} Run it on a machine that can submit jobs.")
     parameters = {
-        "job_name": job_name or f"twopath-{run_folder.name}",
+        "job_name": _NOT_IN_NAMES.sub("_", job_name or f"twopath-{run_folder.name}"),
         "partition": settings.partition,
         "account": settings.account,
         "cpus_per_task": settings.cpus,
@@ -72,7 +74,7 @@ def submit(
         "additional_parameters": _additional(run_folder, settings, with_gpus),
     }
     text = _script(run_folder, f"exec {shlex.join(command)}", parameters)
-    return _sbatch(run_folder, text, _environment(settings))
+    return _sbatch(run_folder, text, _environment(settings, with_gpus=with_gpus))
 
 
 def _additional(run_folder: Path, settings: SlurmSettings, with_gpus: bool) -> dict[str, Any]:
@@ -169,12 +171,14 @@ def _refusal(text: str) -> str:
     return "; ".join(first_error(line).removeprefix("Batch job submission failed: ") for line in lines)
 
 
-def _environment(settings: SlurmSettings) -> dict[str, str]:
+def _environment(settings: SlurmSettings, *, with_gpus: bool = True) -> dict[str, str]:
     """Of sbatch, and so of the run. sbatch takes its SBATCH_… variables before the lines of the script: those that contradict go.
 
     A dashboard may itself be a job of SLURM: that job's variables (its number, its share of CPUs) are not the run's.
     """
-    gone = {"SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_JOB_NAME", "SBATCH_OPEN_MODE", "SBATCH_WAIT", "SBATCH_SIGNAL"}
+    gone = {f"SBATCH_{name}" for name in _RESERVED} | {f"SBATCH_{name.upper().replace('-', '_')}" for name in settings.extra}
+    if not with_gpus:
+        gone |= _VARIABLES["gpus"]
     for name, variables in _VARIABLES.items():
         if getattr(settings, name) is not None:
             gone |= variables
@@ -183,11 +187,13 @@ def _environment(settings: SlurmSettings) -> dict[str, str]:
     }
 
 
+_RESERVED = ("ARRAY_INX", "CLUSTERS", "ERROR", "EXPORT", "INPUT", "JOB_NAME", "OPEN_MODE", "OUTPUT", "SIGNAL", "WAIT")
 _VARIABLES = {
     "partition": {"SBATCH_PARTITION"},
     "account": {"SBATCH_ACCOUNT"},
     "time": {"SBATCH_TIMELIMIT"},
-    "gpus": {"SBATCH_GPUS", "SBATCH_GPUS_PER_NODE"},
+    "gpus": {"SBATCH_GPUS", "SBATCH_GPUS_PER_NODE", "SBATCH_GPUS_PER_SOCKET", "SBATCH_GPUS_PER_TASK"},
+    "memory": {"SBATCH_MEM_PER_NODE", "SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU"},
 }
 
 

@@ -52,4 +52,4 @@ def read_record(folder: Path) -> MlflowRecord | None:
 
 def without_secrets(text: str) -> str:
     """`text` without the user names and passwords of URIs in it."""
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)
+    return re.sub(r"(\w+://)[^/?#\s]*@", r"\1", text)

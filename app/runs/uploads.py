@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from app.runs.keeping import deleted_runs, run_folders
+from app.runs.keeping import BIN
 
 KEPT_DAYS = 7
 """Days since an upload was last chosen in a page, after which it goes if no run refers to it."""
 _GONE = ".gone-"
+_OURS = re.compile(r"(\.gone-)?[0-9a-f]{16}")
+"""How unpacked uploads are called: after their content. Nothing else is ever removed, whoever put it there."""
 
 
 def touch_upload(folder: Path) -> None:
@@ -25,7 +28,7 @@ def touch_upload(folder: Path) -> None:
 def remove_unused_uploads(runs_dir: Path, uploads: Path, *, days: float = KEPT_DAYS, now: float | None = None) -> list[str]:
     """Remove unpacked uploads that nobody has chosen for `days` and that no run in `runs_dir` or in its bin was asked to read.
 
-    Where a run's configuration cannot be read, nothing is removed: it might refer to any of them. Never raises.
+    Where a run or the folder of runs cannot be read, nothing is removed: it might refer to any of them. Never raises.
 
     Args:
         uploads: holds one folder for each upload, named after its content.
@@ -36,7 +39,7 @@ def remove_unused_uploads(runs_dir: Path, uploads: Path, *, days: float = KEPT_D
     """
     before = (time.time() if now is None else now) - days * 86_400
     try:
-        old = [child for child in sorted(uploads.iterdir()) if child.is_dir() and child.stat().st_mtime < before]
+        old = [child for child in sorted(uploads.iterdir()) if _OURS.fullmatch(child.name) and _is_old(child, before)]
         asked_for = list(_configurations(runs_dir)) if old else []
     except OSError:
         return []
@@ -54,6 +57,11 @@ def remove_unused_uploads(runs_dir: Path, uploads: Path, *, days: float = KEPT_D
 
 def _configurations(runs_dir: Path) -> Iterator[bytes]:
     """`config.json` of every run, as it stands: a damaged one still names its pictures. Raises OSError where one cannot be read."""
-    for run in (*run_folders(runs_dir), *deleted_runs(runs_dir)):
-        with contextlib.suppress(FileNotFoundError):
-            yield (run.path / "config.json").read_bytes()
+    bin_ = runs_dir / BIN
+    for folder in (*runs_dir.iterdir(), *(bin_.iterdir() if bin_.exists() else ())):
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            yield (folder / "config.json").read_bytes()
+
+
+def _is_old(folder: Path, before: float) -> bool:
+    return folder.is_dir() and not folder.is_symlink() and folder.stat().st_mtime < before

@@ -145,7 +145,7 @@ def _gallery(scoring: Scoring, result: dict[str, Any], frame: pd.DataFrame, thre
     page = min(pages, int(st.session_state.get(page_key, 1)))
     for row in frame.iloc[(page - 1) * PER_PAGE : page * PER_PAGE].to_dict("records"):
         if _row(scoring, row, maps, scale, opacity, threshold):
-            cae_full_view.show(_subject(scoring, row, maps), scale, threshold, opacity)
+            cae_full_view.show(_subject(scoring, row, maps, result.get("full_scale")), scale, threshold, opacity)
     if pages > 1:
         st.pagination(pages, key=page_key)
 
@@ -180,12 +180,13 @@ def _row(scoring: Scoring, row: dict[Any, Any], maps: dict[str, NDArray[Any]], s
     return large
 
 
-def _subject(scoring: Scoring, row: dict[Any, Any], maps: dict[str, NDArray[Any]]) -> Subject:
+def _subject(scoring: Scoring, row: dict[Any, Any], maps: dict[str, NDArray[Any]], full_scale: Any) -> Subject:
     kept = [] if scoring.uploaded else [str(row["path"])]
     if row.get("preview"):
         kept.append(str(scoring.folder.path / str(row["preview"])))
     place, size = row["place"], (int(row["width"]), int(row["height"]))
-    return Subject(row["name"], tuple(kept), maps["inputs"][place], size, maps["maps"][place], None, row["score"], row["verdict"])
+    white = float(full_scale) if isinstance(full_scale, (int, float)) else None
+    return Subject(row["name"], tuple(kept), maps["inputs"][place], size, maps["maps"][place], None, row["score"], row["verdict"], white)
 
 
 def preview(scoring: Scoring, row: dict[Any, Any]) -> Rgb | None:

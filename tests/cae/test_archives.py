@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import random
 import stat
 import zipfile
 from collections.abc import Callable
@@ -127,6 +128,22 @@ def test_encrypted_damaged_and_foreign_files_are_refused(packed: Callable[..., P
     refused(tmp_path / "no.zip", tmp_path, "no.zip: expected a zip archive")
     (tmp_path / "empty.zip").write_bytes(b"")
     refused(tmp_path / "empty.zip", tmp_path, "empty.zip: expected a zip archive")
+
+
+@pytest.mark.parametrize("way", [zipfile.ZIP_DEFLATED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_packed_data_that_make_no_sense_are_refused_however_they_are_packed(tmp_path: Path, way: int) -> None:
+    with zipfile.ZipFile(tmp_path / "broken.zip", "w", way) as archive:
+        archive.writestr("a.png", bytes(range(256)) * 100 + random.Random(0).randbytes(20_000))
+    data = bytearray((tmp_path / "broken.zip").read_bytes())
+    data[60:400] = bytes(byte ^ 0x5A for byte in data[60:400])
+    (tmp_path / "broken.zip").write_bytes(data)
+    refused(tmp_path / "broken.zip", tmp_path, "broken.zip: (expected a zip archive that can be unpacked|cannot be unpacked into)")
+
+
+def test_a_place_that_cannot_be_made_is_one_sentence(packed: Callable[..., Path], tmp_path: Path) -> None:
+    (tmp_path / "unpacked").write_text("a file")
+    with pytest.raises(DataError, match=r"upload\.zip: cannot be unpacked into .*unpacked"):
+        extract_zip(packed(("a.png", png())), tmp_path / "unpacked" / "set")
 
 
 def test_an_archive_without_pictures_is_refused(packed: Callable[..., Path], tmp_path: Path) -> None:

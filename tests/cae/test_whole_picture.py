@@ -76,7 +76,7 @@ class TestGaussian:
         assert z.mean() == pytest.approx(0.0, abs=1e-9)
         assert z.std() == pytest.approx(1.0)
         assert abs(found.z(new).mean()) < 0.25
-        assert found.z(seen).mean() < -0.5
+        assert found.z(seen).mean() < -0.3
 
     def test_pictures_that_are_all_alike_give_finite_values(self) -> None:
         found, z = Gaussian.fit(np.full((25, 4), 3.0))

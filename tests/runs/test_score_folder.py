@@ -10,7 +10,9 @@ import pytest
 from run_helpers import until
 
 from app.cae.config import CaeConfig
-from app.core.errors import OptionError, RunError
+from app.core.errors import DataError, OptionError, RunError
+from app.runs import score_worker
+from app.runs.devices import DeviceChoice
 from app.runs.files import write_json
 from app.runs.folder import RunFolder
 from app.runs.keeping import run_folders
@@ -132,3 +134,49 @@ def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None
     assert json.dumps(sorted(path.name for path in tmp_path.iterdir())) == '["mine.txt"]'
     with pytest.raises(RunError, match=r"a folder for the scores cannot be made there .* Choose another with --out"):
         set_up(tmp_path / "mine.txt" / "in", {})
+
+
+def test_a_scoring_that_fails_takes_back_what_it_wrote_and_nothing_else(run: RunFolder, config: CaeConfig, tmp_path: Path) -> None:
+    pictures, out = tmp_path / "pictures", tmp_path / "out"
+    pictures.mkdir()
+    out.mkdir()
+    (pictures / "a.png").write_bytes(b"x")
+    (pictures / "loop").symlink_to(pictures)  # a problem, told while the scoring goes on
+
+    def somebody_writes(_: str) -> None:
+        (out / "mine.txt").write_text("x")
+
+    with pytest.raises(DataError, match=r"expected the scoring\.npz of a run"):
+        score_worker.carry_out(out, run, [pictures], config, problem=somebody_writes)
+    assert [path.name for path in out.iterdir()] == ["mine.txt"]
+    with pytest.raises(DataError):
+        score_worker.carry_out(tmp_path / "new", run, [pictures], config)
+    assert not (tmp_path / "new").exists()
+
+
+def test_it_computes_on_the_gpu_in_whose_line_it_stands(
+    run: RunFolder, config: CaeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on the one with more free memory that another run holds."""
+    (tmp_path / "a.png").write_bytes(b"x")
+    taken: list[tuple[str, ...]] = []
+
+    def score(*_: object, gpus: tuple[str, ...], **__: object) -> None:
+        taken.append(tuple(gpus))
+        raise DataError("enough.")
+
+    monkeypatch.setattr("app.runs.waiting.Turn._decide", lambda _self, **_: DeviceChoice(("GPU-1",), "GPU 1", "Because."))
+    monkeypatch.setattr("app.cae.cae_pipeline.score_with_saved_model", score)
+    with pytest.raises(DataError, match="enough"):
+        score_worker.carry_out(tmp_path / "out", run, [tmp_path / "a.png"], config)
+    assert taken == [("GPU-1",)]
+
+
+def test_what_another_process_works_in_is_left_to_it(
+    run: RunFolder, config: CaeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(b"x")
+    monkeypatch.setattr(score_worker, "try_lock", lambda _: False)
+    with pytest.raises(OptionError, match="another process is working in"):
+        score_worker.carry_out(tmp_path / "out", run, [tmp_path / "a.png"], config)
+    assert (tmp_path / "out/request.json").is_file()

@@ -94,6 +94,12 @@ def test_the_run_is_the_batch_process_and_its_folder_no_word_of_a_shell(tmp_path
         script(tmp_path / "a\nb", monkeypatch, SlurmSettings())
 
 
+def test_a_name_is_no_line_of_the_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = script(tmp_path / "run1", monkeypatch, SlurmSettings(), job_name="twopath-a\ntouch x\n#'-0", in_turn=True)
+    assert "touch x" not in text.splitlines()
+    assert flags(text)["job-name"] == "twopath-a_touch_x___-0"
+
+
 def test_the_environment_gives_what_is_not_given() -> None:
     environ = {"TWOPATH_SLURM_PARTITION": "short", "TWOPATH_SLURM_CPUS": "4", "TWOPATH_SLURM_EXTRA": "qos=low exclusive"}
     assert make_settings({"partition": "long"}, environ).given() == {
@@ -115,6 +121,9 @@ def test_the_environment_gives_what_is_not_given() -> None:
         ({"memory": "lots"}, "slurm memory: expected memory a run gets: a number with K, M, G or T (MiB without), got 'lots'."),
         ({"time": "soon"}, "slurm time: expected minutes, HH:MM:SS or D-HH:MM:SS, got 'soon'."),
         ({"extra": ["output=/etc/passwd"]}, "slurm extra: expected no output, since everything goes to the run's log."),
+        ({"extra": ["arra=0-3"]}, "slurm extra: expected options of sbatch in full, got 'arra', which it takes for array."),
+        ({"extra": ["erro=/etc/passwd"]}, "slurm extra: expected options of sbatch in full, got 'erro', which it takes for error."),
+        ({"extra": ["export-file=x"]}, "slurm extra: expected no export-file, since the run needs the variables it was started with."),
         ({"extra": "mem=1G"}, "slurm extra: expected no mem, since there is a setting of its own for it (memory)."),
         ({"extra": ["; rm -rf=1"]}, "slurm extra: expected KEY=VALUE with a long option of sbatch as KEY, got '; rm -rf'."),
         ({"extra": ["comment=a'b"]}, "slurm extra: expected a value of comment without quotes, backslashes and control characters"),
@@ -144,3 +153,25 @@ def test_variables_that_contradict_do_not_reach_sbatch(monkeypatch: pytest.Monke
     assert [name for name in given if name.startswith(("SBATCH_", "SLURM_"))] == ["SBATCH_ACCOUNT", "SLURM_CONF"], (
         "the user's own account stays"
     )
+
+
+@pytest.mark.parametrize(
+    ("variable", "settings", "with_gpus", "stays"),
+    [
+        ("SBATCH_OUTPUT", {}, True, False),
+        ("SBATCH_ERROR", {}, True, False),
+        ("SBATCH_EXPORT", {}, True, False),
+        ("SBATCH_MEM_PER_NODE", {"memory": "2G"}, True, False),
+        ("SBATCH_MEM_PER_CPU", {"memory": "2G"}, True, False),
+        ("SBATCH_MEM_PER_CPU", {}, True, True),
+        ("SBATCH_QOS", {"extra": "qos=long"}, True, False),
+        ("SBATCH_QOS", {}, True, True),
+        ("SBATCH_GPUS", {}, False, False),
+        ("SBATCH_GPUS", {}, True, True),
+    ],
+)
+def test_only_variables_that_would_win_over_what_is_asked_for_go(
+    variable: str, settings: dict[str, Any], with_gpus: bool, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, "x")
+    assert (variable in slurm_submit._environment(make_settings(settings, {}), with_gpus=with_gpus)) is stays

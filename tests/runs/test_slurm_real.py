@@ -74,6 +74,9 @@ def _slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 def submit(runs_dir: Path, config: CaeConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
     """Submit a run with a fake pipeline; `slurm` holds settings, other keywords are the fake's script."""
     runs: list[RunFolder] = []
+    # What a user has set for other jobs: sbatch would take it before the lines of the script.
+    monkeypatch.setenv("SBATCH_OUTPUT", os.devnull)
+    monkeypatch.setenv("SBATCH_EXPORT", "NONE")
 
     def one(slurm: dict[str, Any] | None = None, **script: Any) -> RunFolder:
         monkeypatch.setenv("FAKE_RUN", json.dumps(script))

@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from run_helpers import until
 
 from app.cae.config import CaeConfig
 from app.runs import slurm_job
@@ -238,6 +241,27 @@ def test_slurm_is_asked_once_for_all_jobs_and_again_only_after_a_while(tmp_path:
     assert queue.job("3") == Answer(None), "SLURM answered, and does not know it"
     assert queue.job("3", submitted=utc_now()) == Answer(None)
     assert calls.read_text().split() == ["squeue", "scontrol", "sacct", "squeue"], "a job submitted since is looked for at once"
+
+
+def test_pages_that_wait_for_the_same_answer_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bin_, go = tmp_path / "bin", tmp_path / "go"
+    bin_.mkdir()
+    squeue = f"#!/bin/sh\necho x >> {tmp_path}/asked\nwhile [ ! -e {go} ]; do sleep 0.05; done\necho '7|RUNNING|node1|N/A|None'\n"
+    (bin_ / "squeue").write_text(squeue)
+    (bin_ / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{bin_}{os.pathsep}{os.environ['PATH']}")
+    queue, began = JobQueue(), threading.Barrier(4)
+
+    def ask() -> Job | None:
+        began.wait()
+        return queue.job("7").job
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(ask) for _ in range(4)]
+        until((tmp_path / "asked").exists, "the first question")
+        go.touch()
+        assert [answer.result() for answer in answers] == [Job("7", "RUNNING", None, "node1")] * 4
+    assert (tmp_path / "asked").read_text().count("x") == 1
 
 
 def test_accounts_are_asked_where_the_queue_has_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -240,3 +240,16 @@ def test_without_the_package_one_sentence_says_what_to_install(start: Start, mon
     status = wait_state(run, "finished")
     assert NO_MLFLOW in status.warnings
     assert not (run.path / "mlflow.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://ada:p@ss@host/api", "https://host/api"),
+        ("no https://ada:x@host:5000/a, no http://bo:y@other", "no https://host:5000/a, no http://other"),
+        ("postgresql+psycopg2://u:p@db/mlflow", "postgresql+psycopg2://db/mlflow"),
+        ("https://host/users/@me?mail=a@b", "https://host/users/@me?mail=a@b"),
+    ],
+)
+def test_names_and_passwords_of_servers_are_left_out(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
