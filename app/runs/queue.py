@@ -81,8 +81,7 @@ class Line:
         """
         try:
             with self._mutex():
-                number = max((ticket.number for ticket in self._living()), default=0) + 1
-                descriptor = os.open(self.ticket_path(number), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+                number, descriptor = self._new_ticket()
                 try_lock(descriptor)  # a file that nobody else has seen: it is free
                 entry = {"run_id": run_id, "run_folder": str(run_folder), "pid": os.getpid(), "since": time.time()}
                 with contextlib.suppress(OSError):  # a full disk must not keep a run out of the queue
@@ -91,6 +90,22 @@ class Line:
             why = error.strerror or error
             raise RunError(f"{self.folder}: the queue of runs cannot be written to ({why}). Set TWOPATH_LOCK_DIR.") from None
         return Place(self, number, descriptor)
+
+    def _new_ticket(self) -> tuple[int, int]:
+        """(number, open file) of a ticket behind all others. Call with the mutex held."""
+        number = max((ticket.number for ticket in self._living()), default=0) + 1
+        while True:
+            try:
+                descriptor = os.open(self.ticket_path(number), os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+            except FileExistsError:  # left by a process of another user, whose file only that user may remove
+                number += 1
+                continue
+            self._share(descriptor)
+            return number, descriptor
+
+    def _share(self, descriptor: int) -> None:
+        """Open a new file to whom the folder of lines is open to: where several users share it, each must see the others' locks."""
+        os.fchmod(descriptor, 0o600 | (_shared_bits(self.folder) & 0o066))
 
     def tickets(self) -> list[Ticket]:
         """Everybody in line, first come first. Tickets whose holder is gone are removed on the way."""
@@ -111,13 +126,43 @@ class Line:
 
     @contextlib.contextmanager
     def _mutex(self) -> Iterator[None]:
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self.folder / "mutex", os.O_RDWR | os.O_CREAT, 0o600)
+        self._made()
+        try:
+            # Without O_CREAT first: in a folder that all may write to, the system refuses to "create" somebody else's file.
+            descriptor = _opened(self.folder / "mutex")
+        except FileNotFoundError:
+            descriptor = os.open(self.folder / "mutex", os.O_RDWR | os.O_CREAT, 0o600)
+            self._share(descriptor)
         try:
             wait_lock(descriptor)
             yield
         finally:
             os.close(descriptor)
+
+    def _made(self) -> None:
+        """The line's folder is there; as open to others as the folder of lines is."""
+        if self.folder.is_dir():
+            return
+        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(mode=0o700)
+        except FileExistsError:
+            return
+        self.folder.chmod(0o700 | _shared_bits(self.folder.parent))
+
+
+def _shared_bits(folder: Path) -> int:
+    """Permissions of group and others, sticky and set-group bits of a folder that others may write to; 0 where it is private."""
+    mode = folder.stat().st_mode
+    return mode & 0o3077 if mode & 0o022 else 0
+
+
+def _opened(path: Path) -> int:
+    """An open file to lock; for reading where it is another user's."""
+    try:
+        return os.open(path, os.O_RDWR)
+    except PermissionError:
+        return os.open(path, os.O_RDONLY)
 
 
 def lines(folder: Path | None = None) -> list[Line]:
@@ -130,12 +175,13 @@ def lines(folder: Path | None = None) -> list[Line]:
 def _held_ticket(path: Path) -> Ticket | None:
     """The ticket if its holder lives; else it is removed. Call with the mutex held."""
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = _opened(path)
     except OSError:  # its holder just left
         return None
     try:
         if try_lock(descriptor):
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # another user's, in a folder where only owners remove
+                path.unlink(missing_ok=True)
             return None
         return _read_ticket(int(path.stem), os.read(descriptor, 65536))
     finally:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,16 @@ from run_helpers import run_python, until
 from app.core.errors import RunError
 from app.runs.locks import lock_dir, try_lock
 from app.runs.queue import Line, lines
+
+OTHER_USER = """
+import json, os, sys, time
+from pathlib import Path
+from app.runs.queue import Line
+os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+place = Line("cpu").join("theirs", Path("/nowhere"))
+print(json.dumps({"number": place.number, "ahead": [ticket.run_id for ticket in place.ahead()]}), flush=True)
+time.sleep(100)
+"""
 
 VISITOR = """
 import os, sys, time
@@ -157,6 +169,42 @@ def test_the_folder_of_locks_is_private_and_ones_own(tmp_path: Path, monkeypatch
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunError, match="expected a folder of your own"):
         lock_dir()
+
+
+def test_a_line_in_a_private_folder_stays_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "locks").mkdir(mode=0o755)
+    monkeypatch.setenv("TWOPATH_LOCK_DIR", str(tmp_path / "locks"))
+    place = Line("cpu").join("a", tmp_path)
+    assert place.line.folder.stat().st_mode & 0o777 == 0o700
+    assert place.line.ticket_path(place.number).stat().st_mode & 0o777 == 0o600
+    place.leave()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can become another user")
+def test_users_that_share_a_folder_of_locks_stand_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made as an administrator would: mkdir -m 1777. A killed run of one user does not hold up the other."""
+    nobody = 65534
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        folder = Path(place) / "locks"
+        folder.mkdir()
+        folder.chmod(0o1777)
+        monkeypatch.setenv("TWOPATH_LOCK_DIR", str(folder))
+        ours = Line("cpu").join("ours", Path("/nowhere"))
+        theirs = run_python(OTHER_USER, str(nobody))
+        with theirs:
+            assert theirs.stdout is not None
+            assert json.loads(theirs.stdout.readline()) == {"number": 2, "ahead": ["ours"]}
+            behind = Line("cpu").join("behind", Path("/nowhere"))
+            assert [ticket.run_id for ticket in behind.ahead()] == ["ours", "theirs"]
+            ours.leave()
+            theirs.kill()
+        until(lambda: not behind.ahead(), "the place of the killed one to be free")
+        behind.leave()
+        with run_python(OTHER_USER, str(nobody)) as first:  # and the other way round, over what we left
+            assert first.stdout is not None
+            assert json.loads(first.stdout.readline())["ahead"] == []
+            first.kill()
 
 
 def test_a_folder_of_locks_that_cannot_be_made_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
