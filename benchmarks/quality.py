@@ -206,11 +206,10 @@ def main() -> None:
         if args.save:
             args.save.write_text(json.dumps(entries, indent=1), encoding="utf-8")
     cpu = cpu_facts()
-    speed = fmean(entry["train_images_per_s"] for entry in entries)
     seeds = ", ".join(str(seed) for seed in sorted({entry["seed"] for entry in entries}))
     block = (
         f"Preset *{args.preset}*, seeds {seeds}; mean (least to most). "
-        f"{cpu.name or 'CPU'}, {cpu.usable_cores} usable cores; training at {speed:.3g} images/s.\n\n{table(entries)}"
+        f"{cpu.name or 'CPU'}, {cpu.usable_cores} usable cores.\n\n{table(entries)}"
     )
     print(block)
     if args.write:
