@@ -72,7 +72,10 @@ def test_device_imports_no_tensorflow(tmp_path: Path) -> None:
         (["cae", "--image-size", "50"], ["image_size", "50"]),
         (["cae", "--preset", "best"], ["preset", "best"]),
         (["cae", "--mask-patch", "24"], ["mask_patch", "24"]),
-        (["cae", "--learning-rate", "nan"], ["learning_rate", "nan"]),
+        (["cae", "--learning-rate", "nan"], ["learning_rate", "a finite number", "nan"]),
+        (["cae", "--data", "synthetic", "--device", "7x"], ["--device: expected auto, cpu, gpu", "got '7x'"]),
+        (["cae", "--data", ""], ["data: expected elpv-mono", "got nothing"]),
+        (["cae", "--data", "synthetic:nosuch"], ["synthetic:nosuch: expected a texture out of weave", "got 'nosuch'"]),
     ],
 )
 def test_a_bad_option_is_one_sentence_and_status_2(arguments: list[str], words: list[str], tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Trained:
     batch_size: int
     """The one that fitted into memory."""
     images_per_s: float | None
-    """Training throughput, the first steps (`training.warmup_steps`) and validation left out; None when there was nothing else."""
+    """Training throughput of all parts, the first steps (`training.warmup_steps`) and validation left out; None when there was no other."""
     state: Literal["finished", "cancelled"]
     warnings: list[str] = field(default_factory=list)
 
@@ -178,7 +178,7 @@ class Session:
         model, trainer = self.make(self.config, total)
         monitor = Monitor(self.reporter, self.config.patience, total, Throughput(warmup_steps(total)))
         if backup is not None:
-            _restore(backup, trainer, monitor)
+            _restore(backup, trainer, monitor, len(self.train))
         state: Literal["finished", "cancelled"] = "finished"
         try:
             self.reporter.phase("training", monitor.steps, total)
@@ -301,7 +301,11 @@ def _datasets(keras: Any, batches: TrainingBatches, held_out: NDArray[np.uint8],
     return Train(), HeldOut()
 
 
-def _restore(backup: Backup, trainer: Any, monitor: Monitor) -> None:
+def _restore(backup: Backup, trainer: Any, monitor: Monitor, pictures: int) -> None:
+    """Puts the state after the backup's epoch back, speed included; `pictures` are those of one epoch.
+
+    The clock of the earlier parts is gone, so each of their epochs counts with all its pictures at the speed in its row.
+    """
     trainer.set_weights(backup.weights)
     for variable, value in zip(trainer.optimizer.variables, backup.optimizer, strict=True):
         variable.assign(value)
@@ -311,6 +315,10 @@ def _restore(backup: Backup, trainer: Any, monitor: Monitor) -> None:
     if backup.rows:
         monitor.steps = int(backup.rows[-1]["step"])
         monitor.seconds_before = float(backup.rows[-1]["seconds"])
+    for speed in (row.get("images_per_s") for row in backup.rows):
+        if speed:
+            monitor.throughput.pictures += pictures
+            monitor.throughput.seconds += pictures / speed
 
 
 def first_line(error: BaseException) -> str:

@@ -31,6 +31,7 @@ SMALL_BATCH = 4
 """Below it BatchNorm sees too few pictures a step."""
 
 _SMALL_BATCH = "Batch size {batch}: BatchNorm's statistics are poor below 4 pictures a step; reconstructions may suffer."
+_STEPS_IGNORED = "The option steps ({steps}) has no effect, since epochs ({epochs}) are given; leave epochs out to train by steps."
 _FEWER_PICTURES = "Only {train} good training pictures for batch size {batch}: each step sees all of them."
 
 
@@ -183,6 +184,8 @@ class _Run:
         return pictures
 
     def _train(self, train: NDArray[np.uint8], held_out: NDArray[np.uint8]) -> Trained:
+        if self.config.steps_ignored:
+            self.reporter.warning(_STEPS_IGNORED.format(steps=self.config.steps, epochs=self.config.epochs))
         if self.config.batch_size < SMALL_BATCH:
             self.reporter.warning(_SMALL_BATCH.format(batch=self.config.batch_size))
         if len(train) < self.config.batch_size:

@@ -13,10 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from app.cae.config_words import in_plain_words
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
+from app.core.device_word import refuse_meaningless_device
 from app.core.errors import OptionError
 
 STRIDE_PRODUCT = 16
@@ -30,7 +31,7 @@ def _option(default: Any, group: str, label: str, help_: str, **bounds: Any) -> 
 class CaeConfig(BaseModel):
     """What a run is asked to do. Frozen; unknown options are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     data: str = _option("elpv-mono", "Data", "Data set", "elpv-mono, elpv-poly, synthetic, or a folder in a layout that docs/data.md lists")
     preset: Literal["recommended", "documented", "quick", "thorough"] = _option(
@@ -194,6 +195,12 @@ class CaeConfig(BaseModel):
             preset.pop("epochs", None)  # who asks for steps means them
         return {**preset, **given}
 
+    @field_validator("device")
+    @classmethod
+    def _a_device_is_named(cls, value: str) -> str:
+        refuse_meaningless_device(value)  # its OptionError passes through pydantic as it is
+        return value
+
     @model_validator(mode="after")
     def _patches_tile_the_picture(self) -> Self:
         if self.mask_ratio > 0 and self.image_size % self.mask_patch:
@@ -201,6 +208,12 @@ class CaeConfig(BaseModel):
                 f"mask_patch: expected a divisor of image_size {self.image_size}, got {self.mask_patch}. Choose 16, or set mask_ratio to 0."
             )
         return self
+
+    @property
+    def steps_ignored(self) -> bool:
+        """Whether `steps` is another number than the preset's and yet has no effect, since epochs are given."""
+        usual = PRESETS[self.preset].get("steps", CaeConfig.model_fields["steps"].default)
+        return self.epochs is not None and self.steps != usual
 
     def epochs_for(self, train_pictures: int) -> int:
         """Epochs this configuration means for `train_pictures` pictures: `epochs` if given, else enough for `steps`."""

@@ -12,7 +12,7 @@ _EXPECTED = {
     "int_parsing_size": "a whole number that is not that large",
     "float_parsing": "a number",
     "float_type": "a number",
-    "finite_number": "a number",
+    "finite_number": "a finite number",
     "bool_parsing": "yes or no",
     "bool_type": "yes or no",
     "string_type": "a text",

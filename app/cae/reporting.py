@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -35,6 +36,17 @@ its 1 - SSIM; `images_per_s` training pictures a second, warm-up and validation 
 
 STEP_COLUMNS = ("step", "epoch", "seconds", "loss")
 """Columns of steps.csv: `loss` is that of the step's batch alone; the others as in history.csv."""
+
+
+def mean_images_per_s(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    """Training pictures a second over all epochs of a history, whichever process trained them.
+
+    Every epoch shows the same number of pictures N, so N n over the sum of N / v is the harmonic mean of the rows' `images_per_s` v;
+    an epoch whose first steps were warm-up counts like a whole one. None where no row has a speed.
+    """
+    known = [float(row.get("images_per_s") or 0.0) for row in rows]
+    speeds = [speed for speed in known if 0 < speed < math.inf]  # a file that was edited by hand may hold anything
+    return len(speeds) / sum(1 / speed for speed in speeds) if speeds else None
 
 
 class Reporter(Protocol):

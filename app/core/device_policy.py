@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from app.core.errors import OptionError
+from app.core.device_word import refuse_meaningless_device
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.reasons import PATH_AVX2, PATH_CPU, REASONS, WARN_FORCED, WARN_PTX
 
@@ -305,8 +305,7 @@ def _answer(
 def _find(situation: _Situation, device: str) -> tuple[Gpu | None, str]:
     """The GPU that a forced choice means, or why there is none. Memory, driver and build do not stand in its way."""
     facts = situation.facts
-    if not (device.lower() == "gpu" or device.isdecimal() or device.upper().startswith(("GPU-", "MIG-"))):
-        raise OptionError(f"--device: expected auto, cpu, gpu, the index of a GPU or its UUID (GPU-… or MIG-…), got '{device}'.")
+    refuse_meaningless_device(device)
     barred = _platform(situation, Gpu(0, None, ""))
     if barred or not facts.gpus:
         return None, barred or _stopped_at(situation, [])[1]

@@ -11,7 +11,7 @@ from typing import Any
 from app.core.errors import OptionError
 from app.runs.folder import RunFolder, default_runs_dir
 
-_WIDTHS = {"run_id": 36, "state": 11, "phase": 9, "device": 6, "epochs": 6, "train/s": 8, "score/s": 8, "AUROC": 6, "name": 0}
+_WIDTHS = {"run_id": 0, "state": 11, "phase": 9, "device": 6, "epochs": 6, "train/s": 8, "score/s": 8, "AUROC": 6, "name": 0}
 
 
 def add_runs_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -63,6 +63,7 @@ def _list(args: argparse.Namespace, runs_dir: Path) -> None:
         print(f"No runs in {runs_dir}.")
         return
     widths = _WIDTHS if not any(row["slurm_job"] for row in rows) else {**_WIDTHS, "SLURM": 0, "name": 24}
+    widths = {**widths, "run_id": max(len(row["run_id"]) for row in rows)}
     print("  ".join(title.ljust(width) for title, width in widths.items()).rstrip())
     for row in rows:
         cells = {

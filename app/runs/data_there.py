@@ -39,6 +39,14 @@ def refuse_missing_data(data: str) -> None:
         raise OptionError(sentence)
 
 
+def refuse_meaningless_data(data: str) -> None:
+    """Raises OptionError where `data` names no pictures on any machine: nothing at all, or a synthetic set that does not exist."""
+    from app.cae.synthetic import is_synthetic
+
+    if not data.strip() or is_synthetic(data):
+        refuse_missing_data(data)
+
+
 def _is_folder(data: str) -> bool:
     try:
         return Path(data).expanduser().is_dir()

@@ -10,6 +10,7 @@ epoch, as long as the run may be resumed.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import secrets
@@ -169,7 +170,9 @@ class RunFolder:
         Raises:
             RunError: the folder cannot be written to.
         """
-        queued = RunStatus(self.run_id, "queued", created=before.created or utc_now(), set_up=utc_now())
+        # A job that SLURM starts again counts as queued by now: its former part ended with its last sign of life all the same.
+        earlier_s = dataclasses.replace(before, state="interrupted").duration_s()
+        queued = RunStatus(self.run_id, "queued", created=before.created or utc_now(), set_up=utc_now(), earlier_s=earlier_s)
         try:
             for name in ("cancel", RECORD, *(() if keep_launch else ("launch.json",))):
                 (self.path / name).unlink(missing_ok=True)

@@ -19,7 +19,7 @@ from app.cae.config import CaeConfig
 from app.core.errors import AppError, RunError
 from app.runs import sentences, slurm_submit
 from app.runs import slurm_sentences as slurm_say
-from app.runs.data_there import missing_data, refuse_missing_data
+from app.runs.data_there import missing_data, refuse_meaningless_data, refuse_missing_data
 from app.runs.detached import start_detached
 from app.runs.files import write_json
 from app.runs.folder import RunFolder
@@ -53,11 +53,13 @@ def start_run(
         one_of: name of a SLURM job; jobs of one name run one after the other.
 
     Raises:
-        OptionError: the folder of pictures is not there; then no run folder is made.
+        OptionError: the folder of pictures is not there, or `data` names none; then no run folder is made.
         RunError: the folder cannot be made, or the process or job cannot be started (the run is then shown as failed).
     """
     if slurm is None:  # a node of the cluster may see folders that this machine does not
         refuse_missing_data(config.data)
+    else:
+        refuse_meaningless_data(config.data)
     folder = RunFolder.create(runs_dir, config, name=name)
     if tags:
         annotate_run(folder, tags=tags)

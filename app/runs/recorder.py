@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from app.cae.reporting import HISTORY_COLUMNS
+from app.cae.reporting import HISTORY_COLUMNS, mean_images_per_s
 from app.core.errors import RunError
 from app.runs import sentences
 from app.runs.files import give_reserve, plain, write_bytes, write_json
@@ -200,15 +200,14 @@ class Recorder:
 
 
 def _figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the status tells of a history: where it stands and which epoch was best."""
+    """What the status tells of a history: where it stands, which epoch was best, and the mean speed of all its epochs."""
     losses = [(row["val_loss"], row["epoch"]) for row in rows if row.get("val_loss") is not None and math.isfinite(row["val_loss"])]
     best, best_epoch = min(losses, default=(None, None))
-    speed = rows[-1].get("images_per_s")
     return {
         "epoch": int(rows[-1]["epoch"]),
         "best_val_loss": None if best is None else float(best),
         "best_epoch": None if best_epoch is None else int(best_epoch),
-        "train_images_per_s": None if speed is None else float(speed),
+        "train_images_per_s": mean_images_per_s(rows),
     }
 
 

@@ -58,7 +58,9 @@ class RunStatus:
     set_up: dt.datetime | None = None
     """When it was queued again to be resumed."""
     started: dt.datetime | None = None
-    """When it left the queue."""
+    """When it left the queue; of a resumed run, for the last time."""
+    earlier_s: float | None = None
+    """Seconds that the parts before the last resume took."""
     heartbeat: dt.datetime | None = None
     ended: dt.datetime | None = None
     error: str | None = None
@@ -92,11 +94,11 @@ class RunStatus:
         return ProcessMark(self.pid, self.pid_started, self.host, self.pid_token) if self.pid else None
 
     def duration_s(self, now: dt.datetime | None = None) -> float | None:
-        """From leaving the queue to the end, or to the last sign of life, or to now."""
-        if self.started is None:
-            return None
+        """From leaving the queue to the end, or to the last sign of life, or to now; the parts before a resume are added."""
         end = self.ended or ((now or utc_now()) if self.live else self.heartbeat)
-        return max(0.0, (end - self.started).total_seconds()) if end else None
+        if self.started is None or end is None:
+            return self.earlier_s
+        return max(0.0, (end - self.started).total_seconds()) + (self.earlier_s or 0.0)
 
     def heartbeat_age_s(self, now: dt.datetime | None = None) -> float | None:
         return max(0.0, ((now or utc_now()) - self.heartbeat).total_seconds()) if self.heartbeat else None

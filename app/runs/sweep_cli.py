@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from app.core.errors import OptionError
-from app.runs.data_there import refuse_missing_data
+from app.runs.data_there import refuse_meaningless_data, refuse_missing_data
 from app.runs.folder import default_runs_dir
 from app.runs.slurm_cli import submitted
 from app.runs.slurm_options import add_slurm_options, settings_from
 from app.runs.sweep import Cell, Started, expand, new_tag, start_sweep
 
 _DESCRIPTION = "Starts one run for every combination of data sets, options and paths, tagged so that Compare finds them together."
+_LEFT_OUT = "Left out: {count} that would repeat another run of the sweep."
 
 
 def add_sweep_parser(subparsers: Any) -> argparse.ArgumentParser:
@@ -51,14 +53,18 @@ def sweep_command(args: argparse.Namespace) -> int:
     Raises:
         OptionError: an option or setting does not fit; then nothing is started.
     """
-    cells = expand(axes_of(args))
+    axes = axes_of(args)
+    cells = expand(axes)
     settings, most = settings_from(args), _max_parallel(args)
     tag = new_tag() if args.tag is None else args.tag.strip()
     if not tag:
         raise OptionError("--tag: expected a word, got nothing.")
-    if settings is None:  # nodes of a cluster may see folders that this machine does not
-        for data in dict.fromkeys(cell.config.data for cell in cells):
-            refuse_missing_data(data)
+    # Nodes of a cluster may see folders that this machine does not.
+    check = refuse_missing_data if settings is None else refuse_meaningless_data
+    for data in dict.fromkeys(cell.config.data for cell in cells):
+        check(data)
+    if left_out := math.prod(map(len, axes.values())) - len(cells):
+        print(_LEFT_OUT.format(count=f"{left_out} combination{'s' if left_out > 1 else ''}"), file=sys.stderr)
     if not args.json:
         print_table(cells)
     if args.dry_run:

@@ -59,7 +59,8 @@ def runs_table(runs_dir: Path) -> pd.DataFrame:
     """One row a run, newest first, with `COLUMNS`, also when there are none. Numbers are float64 with NaN for not known, times are
     UTC, texts are objects with None for not known, `tags` are lists.
 
-    `epochs` are those run so far, `duration_s` counts from leaving the queue (and goes on while the run lives).
+    `epochs` are those run so far, `duration_s` counts from leaving the queue (and goes on while the run lives),
+    over all parts of a resumed run.
     """
     rows = [_row(folder) for folder in reversed(run_folders(runs_dir))]
     frame = pd.DataFrame.from_records(rows, columns=list(COLUMNS)).astype(object)

@@ -132,11 +132,12 @@ def _refuse_unless_waiting(run: RunFolder) -> None:
 
 
 def _first_status(run: RunFolder) -> RunStatus:
-    me, memory = mark(), memory_now()
+    me, memory, before = mark(), memory_now(), run.status()
     return RunStatus(
         run.run_id,
         "queued",
-        created=run.status().created or utc_now(),
+        created=before.created or utc_now(),
+        earlier_s=before.earlier_s,
         pid=os.getpid(),
         pid_started=me.started if me else None,
         pid_token=me.token if me else None,

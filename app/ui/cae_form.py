@@ -1,7 +1,8 @@
 """2 Options: a preset and, folded, every option of `CaeConfig`, made from its one declaration.
 
 Fields do not rerun the page when they change; their values come with the next click, so ten changed options cost one rerun and
-*Train and score* always takes what is shown.
+*Train and score* always takes what is shown. That is why number fields carry no bounds: a bounded one keeps a number outside of them to
+the browser, and a run would start with the value before it. `make_config` judges instead, and `problem` says what it found.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import streamlit as st
 from pydantic.fields import FieldInfo
 
 from app.cae.config import CaeConfig, make_config
+from app.core.errors import OptionError
 from app.ui import state
-from app.ui.cae_text import PRESETS, counted
+from app.ui.cae_text import PRESETS, counted, escaped
 
 PRESET = "cae_preset"
 PRESET_LINK = "preset"
@@ -25,6 +27,7 @@ DEFAULT_PRESET = "recommended"
 DETAILS = "cae_all_options"
 UPDATE = "cae_update"
 RESET = "cae_reset"
+NOT_FITTING = "does not fit"
 ELSEWHERE = ("data", "preset", "device", "min_vram_mib")
 """Options that have places of their own on the page."""
 
@@ -74,11 +77,27 @@ def chosen_preset() -> str:
 
 
 def values() -> dict[str, Any]:
-    """The options as the fields show them, preset included; empty fields are left to the preset."""
+    """The options as the fields show them, preset included; empty fields are left out, which is `auto`."""
     preset = chosen_preset()
     own = preset_values(preset)
     shown = {name: st.session_state.get(key(name), value) for name, value in own.items()}
     return {"preset": preset, **{name: value for name, value in shown.items() if value is not None}}
+
+
+def problem() -> str | None:
+    """What is wrong with the options as the fields show them, in one sentence; `None` where they are fine."""
+    try:
+        make_config(values())
+    except OptionError as error:
+        return str(error)
+    return None
+
+
+def seed() -> int:
+    """The seed of the split as its field shows it; the preset's where that is none that can be."""
+    option = next(option for option in options() if option.name == "seed")
+    shown = values()[option.name]
+    return shown if isinstance(shown, int) and option.low <= shown <= option.high else preset_values(chosen_preset())[option.name]
 
 
 def take_over(config: CaeConfig) -> None:
@@ -105,31 +124,39 @@ def render() -> None:
     preset = chosen_preset()
     state.keep_in_url(PRESET_LINK, preset, DEFAULT_PRESET)
     st.caption(ABOUT_PRESETS[preset])
-    own = preset_values(preset)
+    own, wrong = preset_values(preset), problem()
     changed = [option.label for option in options() if st.session_state.get(key(option.name), own[option.name]) != own[option.name]]
+    at_fault = next((option for option in options() if wrong and wrong.startswith(f"{option.name}:")), None)
     label = f"All options · {len(changed)} changed" if changed else "All options"
+    if at_fault:
+        label += f" · {at_fault.label} {NOT_FITTING}"
     with st.expander(label, key=DETAILS, icon=":material/tune:"):
         if changed:
             st.caption(f"{counted(len(changed), 'option differs', 'options differ')} from {PRESETS[preset]}: {', '.join(changed)}.")
         for group in dict.fromkeys(option.group for option in options()):
-            with st.expander(group, key=f"cae_group_{group}", expanded=False):
-                _group([option for option in options() if option.group == group], own)
+            here = at_fault is not None and at_fault.group == group
+            with st.expander(f"{group} · {NOT_FITTING}" if here else group, key=f"cae_group_{group}", expanded=False):
+                _group([option for option in options() if option.group == group], own, wrong, at_fault)
         with st.container(horizontal=True):
             st.button("Update estimate", key=UPDATE, icon=":material/calculate:")
             st.button("Back to preset", key=RESET, icon=":material/undo:", on_click=_reset, disabled=not changed)
 
 
-def _group(members: list[Option], own: Mapping[str, Any]) -> None:
-    """Fields in two columns, row by row."""
+def _group(members: list[Option], own: Mapping[str, Any], wrong: str | None, at_fault: Option | None) -> None:
+    """Fields in two columns, row by row; under the one at fault stands what is wrong."""
     for first in range(0, len(members), 2):
         for column, option in zip(st.columns(2), members[first : first + 2], strict=False):
             with column:
-                _field(option, own[option.name])
+                _field(option, own[option.name], rerun=wrong is not None)
+                if wrong and option == at_fault:
+                    st.caption(f":red[{escaped(wrong)}]")
 
 
-def _field(option: Option, default: Any) -> None:
+def _field(option: Option, default: Any, *, rerun: bool) -> None:
+    """One field. `rerun`: draw the page again once it changes; so what is wrong goes away as soon as it is put right."""
     st.session_state.setdefault(key(option.name), default)
-    common: dict[str, Any] = {"key": key(option.name), "help": option.help, "on_change": "ignore", "persist_state": "session"}
+    when = "rerun" if rerun else "ignore"
+    common: dict[str, Any] = {"key": key(option.name), "help": option.help, "on_change": when, "persist_state": "session"}
     if option.kind == "choice":
         st.selectbox(option.label, option.choices, **common)
         return
@@ -138,10 +165,15 @@ def _field(option: Option, default: Any) -> None:
         return
     whole = option.kind == "int"
     number = int if whole else float
-    # A field that may be empty must say so by value=None; for the others the session state holds the value.
+    # A field that may be empty must say so by value=None; for the others the session state holds the value, and emptied they show 0.
     common |= {"value": None} if option.optional else {}
-    common |= {"min_value": number(option.low), "max_value": number(option.high), "step": number(option.step)}
-    st.number_input(option.label, format="%d" if whole else "%g", placeholder="auto" if default is None else str(default), **common)
+    st.number_input(
+        option.label,
+        step=number(option.step),
+        format="%d" if whole else "%g",
+        placeholder="auto",
+        **common,
+    )
 
 
 def _reset() -> None:
@@ -178,7 +210,7 @@ def _option(name: str, field: FieldInfo) -> Option:
 
 
 def _bounds(field: FieldInfo) -> tuple[float, float, float | None]:
-    """(least, largest, multiple of). Open ends are taken as closed; `make_config` refuses the end itself with a sentence."""
+    """(least, largest, multiple of). Open ends are taken as closed: they are for words; `make_config` judges."""
     found: dict[str, Any] = {}
     for limit in field.metadata:
         for name in ("ge", "gt", "le", "lt", "multiple_of"):

@@ -60,12 +60,17 @@ def show(subject: Subject, scale: Scale, threshold: float, opacity: float) -> No
     Args:
         subject: the picture.
         scale: of the run.
-        threshold: in force on the page; what lies above it is outlined.
+        threshold: in force on the page; pixels whose anomaly is above it are outlined.
         opacity: of the heat map on the page, 0-1, to begin with.
     """
     st.session_state[OPACITY] = round(100 * opacity)
     title = escaped(shortened(subject.name, TITLE_LENGTH))
     st.dialog(title, width="large")(_content)(subject, scale, threshold)
+
+
+def pixels_above(threshold: float) -> str:
+    """What the pink outline holds: a pixel's anomaly against the number that images are judged by."""
+    return f"pixels whose anomaly is above {fmt.significant(threshold)} (the image threshold)"
 
 
 def _content(subject: Subject, scale: Scale, threshold: float) -> None:
@@ -84,7 +89,7 @@ def _content(subject: Subject, scale: Scale, threshold: float) -> None:
         place.image(layer, width="stretch", output_format="JPEG" if large else "PNG", alt=f"{title} of {subject.name}, large")
     words, button = st.columns([3, 1], vertical_alignment="center")
     cyan = "Cyan: the mask. " if subject.mask is not None else ""
-    words.caption(f"{cyan}Pink: what lies above the threshold. The corner of a picture opens it on the whole screen.")
+    words.caption(f"{cyan}Pink: {pixels_above(threshold)}. The corner of a picture opens it on the whole screen.")
     button.download_button(
         "Heat map",
         data=_png(subject.values, scale, size),

@@ -70,7 +70,7 @@ def render(folder: RunFolder, frame: pd.DataFrame, threshold: float) -> None:
     page = int(st.session_state.get(page_key, 1))
     # As the widget does it: a page that is no longer there, because the threshold left fewer mistakes, becomes the first.
     first = (page - 1 if page <= pages else 0) * PER_PAGE
-    _legend(scale, about)
+    _legend(scale, about, threshold)
     places = {int(row): place for place, row in enumerate(maps.indices)}
     for _, row in chosen.iloc[first : first + PER_PAGE].iterrows():
         if _row(row, maps, places.get(int(row["row"])), scale, opacity, threshold):
@@ -114,12 +114,12 @@ def _controls(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
     return SORT[st.session_state[ORDER]](picked), st.session_state[OPACITY] / 100
 
 
-def _legend(scale: Scale, about: str) -> None:
+def _legend(scale: Scale, about: str, threshold: float) -> None:
     """What the colours mean, and the heads of the columns."""
     ends = f"{fmt.significant(scale.low, 2)} to {fmt.significant(scale.high, 2)}"
     st.caption(
         f"Colours: anomaly {ends}, {about}; what is higher takes the last colour. "
-        "Outlines: the mask in cyan, where there is one, and in pink what lies above the threshold."
+        f"Outlines: the mask in cyan, where there is one, and in pink {cae_full_view.pixels_above(threshold)}."
     )
     _, picture, rebuilt, heat, outlines = st.columns(COLUMNS, vertical_alignment="bottom")
     picture.caption("input", help="As the network saw it: standardised where the options say so.")

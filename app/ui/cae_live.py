@@ -19,6 +19,7 @@ LOG = "cae_log"
 _ANSWER = "_cae_cancel_answer"
 
 REFRESH_S = 1.0
+BEFORE_FIGURES = "Loss and images/s are drawn once the first epoch is over."
 LOG_LINES = 200
 LOG_HEIGHT = 240
 
@@ -41,7 +42,13 @@ def _live(folder: RunFolder, colour: str) -> None:
         _progress(status)
         history = load_history(folder.path)
         _tiles(status, history)
-        _curves(status, history, colour)
+        if len(history):
+            _curves(status, history, colour)
+        else:
+            # As high as the charts that take its place.
+            with st.container(height=charts.CURVES_HEIGHT, border=False, vertical_alignment="center", horizontal_alignment="center"):
+                going_on = "The first epoch is going on. " if status.phase == "training" else ""
+                st.caption(going_on + BEFORE_FIGURES, text_alignment="center")
     _cancel(folder, status)
     log = st.expander("Log", key=LOG, icon=":material/notes:", on_change="rerun")
     if log.open:

@@ -55,15 +55,12 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
     state.keep_in_url(PATH_LINK, str(st.session_state[PATH]), "device_tab")
     cae_launch.render()
     decision = state.run_decision(chosen_device())
-    problem = cae_launch.problem()
-    config: CaeConfig | None = None
-    try:
-        config = make_config(asked(source or "synthetic"))
-    except AppError as error:
-        problem = str(error)
+    blocked = cae_launch.problem()
+    config, wrong = _checked(source or "synthetic")
     if source is not None and look is not None and config is not None:
         _sentence(config, look, decision, runs)
-    ready = source is not None and look is not None and config is not None and state.build().installed and problem is None
+    # Not with options that do not fit: they may have been put right since the page was drawn. `start` looks at them as they are then.
+    ready = source is not None and look is not None and state.build().installed and blocked is None
     st.button(
         "Train and score",
         key=START,
@@ -75,9 +72,17 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
         args=(source,),
     )
     st.caption(f"Decides at ≥ {fmt.mib(state.min_vram_mib())} free VRAM, set on the Device tab.{_queue_note(runs)}")
-    if problem:
+    for problem in filter(None, (blocked, wrong)):
         st.error(escaped(problem), icon=":material/tune:")
-    _say_what_happened(source is None)
+    _say_what_happened(source is None, wrong)
+
+
+def _checked(source: str) -> tuple[CaeConfig | None, str | None]:
+    """What the page asks for, or what is wrong with it."""
+    try:
+        return make_config(asked(source)), None
+    except AppError as error:
+        return None, str(error)
 
 
 def chosen_device() -> str:
@@ -169,9 +174,9 @@ def _queue_note(runs: pd.DataFrame) -> str:
     return f" {counted(live, 'run')} going on or waiting: a run started now on the same device waits its turn."
 
 
-def _say_what_happened(nothing_to_train_on: bool) -> None:
+def _say_what_happened(nothing_to_train_on: bool, said_before: str | None) -> None:
     said = st.session_state.pop(SAID, None)
-    if said:
+    if said and said != said_before:
         st.error(escaped(said), icon=":material/error:")
     if not state.build().installed:
         st.warning(

@@ -23,7 +23,7 @@ def render() -> None:
     left, right = st.columns([1, 2], gap="medium")
     with left:
         with st.container(border=True, key="cae_card_data"):
-            chosen = cae_data.render(seed=_seed())
+            chosen = cae_data.render(seed=cae_form.seed())
         with st.container(border=True, key="cae_card_options"):
             cae_form.render()
         with st.container(border=True, key="cae_card_start"):
@@ -45,11 +45,6 @@ def newest(runs: pd.DataFrame) -> str | None:
         if len(live):
             return str(live.iloc[0])
     return str(runs["run_id"].iloc[0]) if len(runs) else None
-
-
-def _seed() -> int:
-    seed = st.session_state.get(cae_form.key("seed"))
-    return seed if isinstance(seed, int) else 0
 
 
 def _choice_of_run(runs: pd.DataFrame) -> str | None:

@@ -24,15 +24,26 @@ SOURCES = {
 StateColour = Literal["gray", "blue", "green", "red", "orange", "violet"]
 
 STATES: dict[str, tuple[StateColour, str]] = {
-    "queued": ("gray", ":material/hourglass_empty:"),
-    "running": ("violet", ":material/play_circle:"),
+    "queued": ("violet", ":material/hourglass_empty:"),
+    "running": ("blue", ":material/play_circle:"),
     "finished": ("green", ":material/check_circle:"),
     "failed": ("red", ":material/error:"),
-    "cancelled": ("orange", ":material/cancel:"),
+    "cancelled": ("gray", ":material/cancel:"),
     "interrupted": ("orange", ":material/power_off:"),
     "unreadable": ("red", ":material/broken_image:"),
 }
 """Colour and icon of each state's badge."""
+
+STATE_PILLS = {
+    "queued": "#8a63c9",
+    "running": "#2b7fd4",
+    "finished": "#1f9d55",
+    "failed": "#c9302c",
+    "cancelled": "#6b7784",
+    "interrupted": "#c26a00",
+    "unreadable": "#c9302c",
+}
+"""The same colours in a table, where the theme's own come out so pale that red and orange look alike."""
 
 
 def escaped(text: str) -> str:

@@ -30,8 +30,8 @@ def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int, *, faded: bool = False) 
     free = [gpu.free_mib or 0 for gpu in known]
     figure = go.Figure()
     look = {"orientation": "h", "opacity": 0.4 if faded else 1.0}
-    figure.add_bar(y=labels, x=used, name="used", marker_color=FAINT, hovertemplate="%{y}: %{x:,.0f} MiB used<extra></extra>", **look)
-    figure.add_bar(y=labels, x=free, name="free", marker_color=GPU_GREEN, hovertemplate="%{y}: %{x:,.0f} MiB free<extra></extra>", **look)
+    figure.add_bar(y=labels, x=used, name="used", marker_color=FAINT, hovertemplate="%{y}: %{x:.0f} MiB used<extra></extra>", **look)
+    figure.add_bar(y=labels, x=free, name="free", marker_color=GPU_GREEN, hovertemplate="%{y}: %{x:.0f} MiB free<extra></extra>", **look)
     for row, gpu in enumerate(known):
         mark = (gpu.total_mib or 0) - min_vram_mib
         if mark >= 0:
@@ -41,7 +41,7 @@ def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int, *, faded: bool = False) 
         barmode="stack",
         height=96 + 38 * len(known),
         margin={"l": 0, "r": 8, "t": 28, "b": 0},
-        xaxis={"title": "VRAM, MiB", "rangemode": "tozero", "tickformat": ",d"},
+        xaxis={"title": "VRAM, MiB", "rangemode": "tozero", "tickformat": "d"},
         separators=".\N{NARROW NO-BREAK SPACE}",
         yaxis={"autorange": "reversed", "automargin": True},
         bargap=0.35,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -248,9 +247,9 @@ def _other_name(folder: RunFolder, device: str) -> str | None:
     return f"{name}, {device.upper()}" if name else None
 
 
-def file_name(kind: str, folder: Path, suffix: str) -> str:
-    """`twopath-runs-20261129-1930.csv`; `folder` keeps exports of two run folders apart."""
-    return f"twopath-{folder.name}-{kind}-{dt.datetime.now():%Y%m%d-%H%M}.{suffix}"
+def file_name(kind: str, suffix: str) -> str:
+    """`twopath-runs-20261129-1930.csv`, `twopath-curves-20261129-1930.csv`."""
+    return f"twopath-{kind}-{dt.datetime.now():%Y%m%d-%H%M}.{suffix}"
 
 
 def plain(text: str) -> str:

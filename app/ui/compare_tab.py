@@ -341,7 +341,7 @@ def _downloads(ticked: Sequence[str], styles: Mapping[str, RunStyle]) -> None:
         ("Curves (CSV)", lambda: export.curves_csv(curves(rows())), "curves", "csv", "text/csv"),
     )
     for label, make, kind, suffix, mime in kinds:
-        name = actions.file_name(kind, runs_dir, suffix)
+        name = actions.file_name(kind, suffix)
         st.download_button(label, make, name, mime, key=f"compare_{kind}_{suffix}", on_click="ignore", width="stretch")
     st.caption("The report is one file that opens without a network.")
 

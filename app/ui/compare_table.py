@@ -13,6 +13,7 @@ import streamlit as st
 
 from app.runs.folder import BUILT_IN_DATA
 from app.ui import state
+from app.ui.cae_text import STATE_PILLS
 from app.ui.charts_results import METRIC_LABELS
 from app.ui.palette import RunStyle, path_colour
 
@@ -28,15 +29,6 @@ DEFAULT_TICKED = 2
 ROW_PX = 35
 MOST_ROWS = 9
 _DASHES = {"solid": "", "dash": "16 8", "dot": "6 6", "dashdot": "16 6 5 6"}
-_STATE_COLOURS = {
-    "finished": "#8a97a3",
-    "running": "#CC79A7",
-    "queued": "#B8A800",
-    "failed": "#D55E00",
-    "interrupted": "#E69F00",
-    "cancelled": "#8a97a3",
-    "unreadable": "#D55E00",
-}
 _METRIC_HELP = {
     "image_ap": "average precision of the image scores",
     "image_f1": "F1 at the threshold, which comes from held-out good pictures",
@@ -237,7 +229,7 @@ def column_config(frame: pd.DataFrame) -> dict[str, Any]:
             "State",
             width=100 if not any(":" in words for words in states) else 150,
             options=states,
-            color=[_STATE_COLOURS.get(words.split(":")[0], "#8a97a3") for words in states],
+            color=[STATE_PILLS[words.split(":")[0]] for words in states],
         ),
         "data": text("Data", width=95),
         "path": st.column_config.MultiselectColumn(

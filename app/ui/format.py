@@ -8,12 +8,12 @@ UNKNOWN = "–"
 
 
 def mib(value: float | None) -> str:
-    """Memory: MiB whole with thin groups, GiB with one decimal from 10 GiB up."""
+    """Memory: MiB whole, as on the command line and in reasons, GiB with one decimal from 10 GiB up."""
     if value is None:
         return UNKNOWN
     if value >= 10 * 1024:
         return f"{value / 1024:.1f} GiB"
-    return f"{value:,.0f} MiB".replace(",", "\u202f")
+    return f"{value:.0f} MiB"
 
 
 def images_per_s(value: float | None) -> str:

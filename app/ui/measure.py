@@ -39,7 +39,9 @@ def render() -> None:
         "Measures the same training steps and scoring on each path that this machine has, every point in a process of its own, in "
         "interleaved rounds, warm-up left out. Takes some minutes; runs wait meanwhile, so that nothing else computes beside it."
     )
-    rounds.number_input("Rounds", 1, MANY_ROUNDS, FEW_ROUNDS, key=ROUNDS, persist_state="session", disabled=live is not None)
+    # A list and not a number to type: one out of bounds would stay in the browser, and the number before it would be measured.
+    st.session_state.setdefault(ROUNDS, FEW_ROUNDS)
+    rounds.selectbox("Rounds", range(1, MANY_ROUNDS + 1), key=ROUNDS, persist_state="session", disabled=live is not None)
     button.button(
         "Measure", key=START, type="primary", icon=":material/speed:", width="stretch", disabled=live is not None, on_click=_start
     )

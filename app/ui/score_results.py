@@ -137,7 +137,7 @@ def _gallery(scoring: Scoring, result: dict[str, Any], frame: pd.DataFrame, thre
     with legend:
         st.caption(
             f"Colours: anomaly {fmt.significant(scale.low, 2)} to {fmt.significant(scale.high, 2)}, the run's one scale; "
-            "pink outlines what lies above the threshold."
+            f"pink outlines {cae_full_view.pixels_above(threshold)}."
         )
         st.image(pictures.colour_bar(), width="stretch", alt=f"Colour scale from {scale.low:.3g} to {scale.high:.3g}")
     pages = math.ceil(len(frame) / PER_PAGE)

@@ -136,10 +136,10 @@ def test_a_moved_threshold_survives_a_reload_on_another_tab(page: Page, tmp_path
         slider.press("ArrowLeft")
         page.wait_for_url("**min_vram_mib=1984**")
         page.get_by_role("tab", name="Keras CAE").click()
-        expect(page.get_by_text("1\u202f984 MiB free VRAM")).to_be_visible()
+        expect(page.get_by_text("1984 MiB free VRAM")).to_be_visible()
         page.wait_for_url("**min_vram_mib=1984**")
         page.reload()
-        expect(page.get_by_text("1\u202f984 MiB free VRAM")).to_be_visible()
+        expect(page.get_by_text("1984 MiB free VRAM")).to_be_visible()
         page.get_by_role("tab", name="Device").click()
         expect(page.get_by_test_id("stSliderThumbValue").first).to_have_text("1984")
 

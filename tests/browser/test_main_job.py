@@ -62,7 +62,7 @@ def test_the_whole_main_job(page: Page, server: Server, tmp_path: Path) -> None:
     # Pick real pictures, train, score.
     _open_tab(page, "Keras CAE")
     expect(page.get_by_text("elpv-mono").first).to_be_visible()
-    expect(page.get_by_text("2\u202f304 MiB free VRAM")).to_be_visible()
+    expect(page.get_by_text("2304 MiB free VRAM")).to_be_visible()
     page.get_by_text("Quick", exact=True).click()
     _train(page)
     for name in ("Image AUROC", "Average precision", "Training", "Scoring"):

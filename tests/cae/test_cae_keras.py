@@ -18,7 +18,7 @@ from app.cae import cae_fit, cae_keras, training
 from app.cae.backup import read_backup
 from app.cae.cae_keras import build_cae, load_model, reconstructor, save_model, ssim, train_cae
 from app.cae.config import CaeConfig, make_config
-from app.cae.reporting import HISTORY_COLUMNS, Row, SilentReporter
+from app.cae.reporting import HISTORY_COLUMNS, Row, SilentReporter, mean_images_per_s
 from app.cae.training import standardise
 from app.core.errors import DataError, DeviceError, OptionError, TrainingError
 
@@ -452,6 +452,7 @@ class TestResume:
         # All epochs are done: the next call only puts the best weights back.
         finished = train_cae(config, stripes(24), stripes(4), backup_dir=tmp_path)
         assert finished.rows == resumed.rows
+        assert finished.images_per_s == pytest.approx(mean_images_per_s(finished.rows)), "the speed is that of the earlier parts"
         np.testing.assert_array_equal(finished.model.get_weights()[0], whole.model.get_weights()[0])
 
     def test_a_run_that_had_to_take_smaller_batches_goes_on_with_them(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         {"name": "plain", "config": {**TINY, "data": str(folder), "epochs": 6, "val_fraction": 0.2}},
         {"name": "swapped", "config": {**TINY, "data": str(swapped), "epochs": 6, "val_fraction": 0.2}},
         {"name": "documented", "config": {**TINY, "data": str(folder), "preset": "documented", "threshold_rule": "sigma"}},
-        {"name": "single", "config": {**TINY, "data": str(CASES / "D14-single"), "batch_size": 1}},
+        {"name": "single", "config": {**TINY, "data": str(CASES / "D14-single"), "batch_size": 1, "steps": 60}},
         {"name": "no_test", "config": {**TINY, "data": str(CASES / "D14-notest"), "epochs": 1}},
         {"name": "no_masks", "config": {**TINY, "data": str(CASES / "D11"), "epochs": 1}},
         {"name": "constant", "config": {**TINY, "data": str(CASES / "D20"), "epochs": 1}},
@@ -237,6 +237,7 @@ def test_d14_single_picture_trains_without_validation_and_warns(outcomes: dict[s
     assert not [row for row in run.table if row["split"] == "validation"]
     assert any("calibration and threshold come from training pictures" in warning for warning in run.warnings)
     assert any("Batch size 1: BatchNorm's statistics are poor" in warning for warning in run.warnings)  # F08
+    assert any("The option steps (60) has no effect, since epochs (2) are given" in warning for warning in run.warnings)
     assert run.warnings == run.result_warnings
     assert np.isfinite(run.threshold)
     assert np.isfinite(run.column("score", "test")).all()

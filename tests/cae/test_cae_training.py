@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 from numpy.typing import NDArray
 
 from app.cae.backup import FILE_NAME, Backup, read_backup, remove_backup, write_backup
+from app.cae.cae_fit import _restore
 from app.cae.config import CaeConfig, make_config
-from app.cae.reporting import HISTORY_COLUMNS, STEP_COLUMNS, Row, SilentReporter
+from app.cae.reporting import HISTORY_COLUMNS, STEP_COLUMNS, Row, SilentReporter, mean_images_per_s
 from app.cae.training import (
     CANCELLED,
     NOT_FINITE,
@@ -176,6 +178,28 @@ class TestThroughput:
         throughput.start()
         throughput.step(16)
         assert throughput.images_per_s is None
+
+    def test_the_mean_over_epochs_is_all_their_pictures_over_all_their_time(self) -> None:
+        pictures, seconds = 60, (1.0, 1.0, 10.0)
+        rows = [{"epoch": 1, "loss": 0.1}, *({"images_per_s": pictures / took} for took in seconds)]
+        assert mean_images_per_s(rows) == pytest.approx(3 * pictures / sum(seconds))
+        assert mean_images_per_s(rows[:1]) is None
+        assert mean_images_per_s([{"images_per_s": math.inf}, {"images_per_s": math.nan}, {"images_per_s": 0}]) is None
+
+    def test_the_parts_before_a_resume_count_beside_the_one_after(self) -> None:
+        rows: list[Row] = [{"epoch": epoch, "step": 4 * epoch, "seconds": 1.0 * epoch, "images_per_s": 60.0} for epoch in (1, 2)]
+        clock = Clock()
+        watched = monitor(throughput=Throughput(warmup=1, clock=clock))
+        trainer = SimpleNamespace(set_weights=lambda _: None, optimizer=SimpleNamespace(variables=[]))
+        _restore(Backup("", 2, 16, rows, None, math.inf, [], [], [], []), trainer, watched, pictures=60)
+        assert watched.throughput.images_per_s == pytest.approx(60.0)
+        watched.epoch_begin()
+        for _ in range(4):  # one to warm up, then 45 pictures in 7.5 s
+            clock.now += 2.5
+            watched.batch_end(1.0, 15)
+        watched.epoch_end(3, {"loss": 1.0}, list)
+        assert watched.throughput.images_per_s == pytest.approx((2 * 60 + 45) / (2 * 1.0 + 7.5))
+        assert watched.rows[-1]["images_per_s"] == pytest.approx(45 / 7.5), "an epoch's row is its own"
 
     @pytest.mark.parametrize(("total", "left_out"), [(1, 1), (19, 1), (20, 5), (1150, 5)])
     def test_short_trainings_leave_out_one_step(self, total: int, left_out: int) -> None:

@@ -54,7 +54,10 @@ def test_epochs_follow_from_steps_unless_they_are_given() -> None:
         ({"data": 5}, ["data: expected a text, got 5."]),
         ({"pooling": "median"}, ["pooling: expected 'top', 'max' or 'mean', got 'median'."]),
         ({"preset": ["recommended"]}, ["preset"]),
-        ({"learning_rate": "nan"}, ["learning_rate: expected", "nan"]),
+        ({"learning_rate": "nan"}, ["learning_rate: expected a finite number, got 'nan'."]),
+        ({"whole_weight": "inf"}, ["whole_weight: expected a finite number, got 'inf'."]),
+        ({"error_mix": float("-inf")}, ["error_mix: expected a finite number, got -inf."]),
+        ({"device": "7x"}, ["--device: expected auto, cpu, gpu, the index of a GPU or its UUID (GPU-… or MIG-…), got '7x'."]),
         ({"colour": "red"}, ["colour: expected an option that exists"]),
     ],
 )
@@ -64,6 +67,20 @@ def test_what_does_not_fit_is_one_sentence_with_what_came(values: dict[str, obje
     assert all(word in str(raised.value) for word in words), raised.value
     assert "\n" not in str(raised.value)
     assert "Input should" not in str(raised.value)
+
+
+def test_steps_beside_epochs_are_told_to_have_no_effect_unless_the_preset_set_them() -> None:
+    assert make_config({"epochs": 2, "steps": 60}).steps_ignored
+    assert not make_config({"steps": 60}).steps_ignored
+    assert not make_config({"epochs": 2}).steps_ignored
+    assert not make_config({"preset": "quick", "epochs": 2}).steps_ignored
+    assert not make_config({"preset": "documented"}).steps_ignored
+    assert not make_config({"preset": "documented", "steps": 60}).steps_ignored
+
+
+@pytest.mark.parametrize("device", ["auto", " CPU ", "gpu", "3", "GPU-1a2b", "mig-", ""])
+def test_a_device_is_judged_by_its_word_and_not_by_the_machine(device: str) -> None:
+    assert make_config({"device": device}).device == device
 
 
 @pytest.mark.parametrize("content", ["{", "[]", json.dumps({"preset": []}), json.dumps({"data": 5})])

@@ -38,6 +38,16 @@ def test_list_prints_one_line_a_run(run: RunFolder, capsys: pytest.CaptureFixtur
     assert line.split() == [run.run_id, "finished", "writing", "cpu", "3", "98.8", "–", "0.938", "a", "name"]
 
 
+def test_list_keeps_its_columns_beside_a_long_id(run: RunFolder, config: CaeConfig, capsys: pytest.CaptureFixture[str]) -> None:
+    run.path.rename(run.path.parent / f"{run.run_id}-and-a-very-long-name-of-pictures")
+    other = RunFolder.create(run.path.parent, config)
+    assert call("list") == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    column = head.index("state")
+    assert sorted(line[column:].split()[0] for line in lines) == ["finished", "queued"]
+    assert any(line.startswith(f"{other.run_id} ") for line in lines)
+
+
 def test_list_as_json_is_a_list_of_objects(run: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("list", "--json") == 0
     (told,) = json.loads(capsys.readouterr().out)

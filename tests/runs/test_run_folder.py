@@ -322,6 +322,8 @@ def test_durations_count_from_leaving_the_queue() -> None:
     assert RunStatus("r", "queued", created=t).duration_s() is None
     assert RunStatus("r", "finished", started=t, ended=t + 5 * s).duration_s() == 5
     assert RunStatus("r", "running", started=t).duration_s(t + 7 * s) == 7
+    assert RunStatus("r", "running", started=t, earlier_s=80).duration_s(t + 7 * s) == 87
+    assert RunStatus("r", "queued", created=t, earlier_s=80).duration_s(t + 7 * s) == 80
     assert RunStatus("r", "interrupted", started=t, heartbeat=t + 3 * s).duration_s(t + 100 * s) == 3
 
 
@@ -339,3 +341,11 @@ def test_a_broken_configuration_is_an_option_error(run: RunFolder) -> None:
     with pytest.raises(OptionError, match=r"config\.json"):
         run.config()
     assert run.status().state == "queued"
+
+
+def test_the_time_a_job_waits_to_be_started_again_is_no_part_of_its_duration(tmp_path: Path, config: CaeConfig) -> None:
+    run = RunFolder.create(tmp_path, config)
+    t = utc_now() - dt.timedelta(hours=2)
+    said = RunStatus(run.run_id, "queued", created=t, started=t, heartbeat=t + dt.timedelta(seconds=9), earlier_s=80)
+    run.set_up_again(said, keep_launch=True)
+    assert run.status().duration_s() == 89

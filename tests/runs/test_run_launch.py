@@ -275,6 +275,12 @@ def test_an_interrupted_run_is_resumed_and_its_curve_is_joined(start: Start, mon
     status = wait_state(run, "finished", "failed", "cancelled")
     assert status.state == "finished"
     assert (status.created, status.epoch) == (before.created, kept + 2)
+    first, last = before.duration_s(), status.duration_s()
+    assert first is not None
+    assert last is not None
+    assert status.started is not None
+    assert status.ended is not None
+    assert last == pytest.approx(first + (status.ended - status.started).total_seconds()), "both parts count"
     assert status.best_epoch == kept + 2
     history = readers.load_history(run.path)
     assert history["epoch"].tolist() == list(range(1, kept + 3))

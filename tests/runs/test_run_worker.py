@@ -18,7 +18,7 @@ import pytest
 from fake_run import fake_pipeline
 
 from app.cae.cae_pipeline import CaeResult
-from app.cae.config import CaeConfig, make_config
+from app.cae.config import CaeConfig
 from app.core.errors import RunError
 from app.core.facts import Gpu
 from app.core.profile import HardwareProfile
@@ -158,8 +158,8 @@ def test_a_bad_configuration_ends_with_status_2(run: RunFolder) -> None:
     assert "batch_size" in str(status.error)
 
 
-def test_an_unknown_device_ends_with_status_2(runs_dir: Path) -> None:
-    run = RunFolder.create(runs_dir, make_config({"data": "synthetic", "device": "toaster"}))
+def test_an_unknown_device_ends_with_status_2(run: RunFolder) -> None:
+    (run.path / "config.json").write_text('{"data": "synthetic", "device": "toaster"}')
     assert run_in_folder(run.path, pipeline=fake_pipeline) == 2
     assert "toaster" in str(run.status().error)
 
@@ -202,6 +202,16 @@ def test_training_that_begins_anew_replaces_the_epochs_it_repeats(run: RunFolder
     run_in_folder(run.path, pipeline=halved)
     history = readers.load_history(run.path)
     assert history["epoch"].tolist() == [1, 2, 3]
+
+
+def test_the_speed_of_a_run_is_that_of_all_its_epochs(run: RunFolder) -> None:
+    def slow_after_a_resume(config: CaeConfig, *, reporter: Any, work_dir: Path) -> Any:
+        for epoch, speed in ((1, 60.0), (2, 60.0), (3, 6.0)):
+            reporter.epoch({"epoch": epoch, "loss": 1.0, "images_per_s": speed})
+        raise RunError("That is enough.")
+
+    run_in_folder(run.path, pipeline=slow_after_a_resume)
+    assert run.status().train_images_per_s == pytest.approx(3 / (2 / 60 + 1 / 6))
 
 
 def test_remaining_time_leaves_the_first_step_out(run: RunFolder) -> None:

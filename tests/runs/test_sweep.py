@@ -13,6 +13,8 @@ from app.main import main
 from app.runs.keeping import read_notes
 from app.runs.sweep import MOST_LOCAL_RUNS, expand, start_sweep
 
+DEVICES = "--device: expected auto, cpu, gpu, the index of a GPU or its UUID (GPU-… or MIG-…)"
+TEXTURES = "synthetic:nosuch: expected a texture out of weave, brushed, grain, dots, tiles, washer"
 AXES = {"data": ["synthetic", "elpv-mono"], "latent_dim": ["64", "128"], "seed": ["0"], "device": ["cpu", "gpu"]}
 
 
@@ -92,6 +94,20 @@ def test_a_dry_run_prints_the_table_and_starts_nothing(runs_dir: Path, capsys: p
     assert not runs_dir.exists()
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_runs_that_would_repeat_another_are_said_to_be_left_out(form: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--data", "synthetic", "--set", "seed=0,1,0", "--device", "cpu,cpu", "--dry-run", *form]) == 0
+    told = capsys.readouterr()
+    assert told.err == "Left out: 4 combinations that would repeat another run of the sweep.\n"
+    assert len(json.loads(told.out)["runs"]) == 2 if form else told.out.startswith("2 runs, all with data synthetic")
+
+
+def test_pictures_that_are_not_there_end_a_dry_run_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sweep", "--data", str(tmp_path / "nosuch"), "--dry-run"]) == 2
+    told = capsys.readouterr()
+    assert (told.out, "nosuch: not a dataset folder, there is no such folder; expected" in told.err) == ("", True)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -101,6 +117,10 @@ def test_a_dry_run_prints_the_table_and_starts_nothing(runs_dir: Path, capsys: p
         (["--max-parallel", "2"], "--max-parallel: expected --launcher slurm beside it; runs on this machine take turns on their device."),
         (["--max-parallel", "0", "--launcher", "slurm"], "--max-parallel: expected a number from 1 to 9999, got '0'."),
         (["--tag", " "], "--tag: expected a word, got nothing."),
+        (["--data", "synthetic", "--device", "cpu,foo", "--dry-run"], f"{DEVICES}, got 'foo'."),
+        (["--data", "synthetic", "--set", "device=7x", "--launcher", "slurm", "--dry-run"], f"{DEVICES}, got '7x'."),
+        (["--data", "synthetic:nosuch", "--dry-run"], f"{TEXTURES}, got 'nosuch'."),
+        (["--data", "synthetic:nosuch", "--launcher", "slurm", "--dry-run"], f"{TEXTURES}, got 'nosuch'."),
         (["--slurm-time", "1"], "--slurm-time: expected --launcher slurm beside it."),
     ],
 )

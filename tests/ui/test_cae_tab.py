@@ -24,7 +24,7 @@ from app.core.errors import DataError
 from app.runs.folder import RunFolder
 from app.runs.launch import cancel_run, start_run
 from app.runs.table import runs_table
-from app.ui import cae_data, cae_form, cae_look, cae_start, cae_text
+from app.ui import cae_data, cae_form, cae_live, cae_look, cae_start, cae_text
 
 WAITS = (sys.executable, "-c", "import time; time.sleep(120)")
 """A process in place of the run's own: it does nothing, so the run stays queued."""
@@ -195,9 +195,62 @@ def test_a_preset_resets_the_fields(pictures: Path) -> None:
 def test_options_that_do_not_fit_each_other_are_said_and_nothing_can_start(pictures: Path) -> None:
     app = _page_on("plate")
     app.number_input(key=cae_form.key("mask_patch")).set_value(7)
+    app.button(key=cae_start.START).click()
     _drawn(app)
     assert "expected a divisor of image_size 128" in words(app)
-    assert app.button(key=cae_start.START).disabled
+    assert "No runs yet" in words(app)
+
+
+@pytest.mark.parametrize(
+    ("option", "typed", "allowed", "said"),
+    [
+        ("image_size", 63, 64, "image_size: expected a multiple of 16, got 63."),
+        ("epochs", 5_000_000, 5, "epochs: expected 10000 or less, got 5000000."),
+        ("seed", -1, 1, "seed: expected 0 or more, got -1."),
+    ],
+)
+@pytest.mark.usefixtures("_idle_runs")
+def test_a_number_that_an_option_cannot_have_starts_nothing_and_is_said(
+    option: str, typed: float, allowed: float, said: str, pictures: Path, runs_dir: Path
+) -> None:
+    app = _page_on("plate")
+    field = next(field for field in cae_form.options() if field.name == option)
+    app.number_input(key=cae_form.key(option)).set_value(typed)
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    assert [error.value.replace("\\", "") for error in app.error] == [said]
+    assert f":red[{said}]" in words(app), "under the field"
+    assert f"1 changed · {field.label} does not fit" in _expander_labels(app)
+    assert f"{field.group} · does not fit" in _expander_labels(app)
+    assert app.number_input(key=cae_form.key(option)).value == typed
+    assert not len(runs_table(runs_dir))
+
+    app.number_input(key=cae_form.key(option)).set_value(allowed)
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    assert not app.error
+    config = RunFolder(runs_dir / app.session_state["run"]).config()
+    assert config is not None
+    assert getattr(config, option) == allowed
+
+
+def test_number_fields_have_no_bounds_that_would_keep_what_is_typed_to_the_browser() -> None:
+    numbers = [option for option in cae_form.options() if option.kind in ("int", "float")]
+    shown = {field.key: field.proto for field in _page().number_input}
+    assert numbers
+    assert not [option.name for option in numbers if shown[cae_form.key(option.name)].has_min or shown[cae_form.key(option.name)].has_max]
+
+
+def test_emptied_epochs_are_as_many_as_the_steps_need_whatever_the_preset() -> None:
+    app = _page()
+    app.segmented_control(key=cae_form.PRESET).set_value("documented")
+    _drawn(app)
+    app.number_input(key=cae_form.key("epochs")).set_value(None)
+    _drawn(app)
+    assert app.number_input(key=cae_form.key("epochs")).placeholder == "auto"
+    assert "1 changed" in _expander_labels(app)
+    assert "Estimate" in words(app)
+    assert "20 epochs of" not in words(app)
 
 
 def test_options_survive_a_look_at_another_tab(pictures: Path) -> None:
@@ -314,6 +367,11 @@ def test_before_the_first_epoch_nothing_is_made_up(runs_dir: Path) -> None:
     app = _page()
     assert _metric(app, "Epoch").value == _metric(app, "Throughput").value == _metric(app, "Validation loss").value == "–"
     assert "path not decided yet" in words(app)
+    assert not app.get("plotly_chart"), "no axes without a curve"
+    assert cae_live.BEFORE_FIGURES in words(app)
+    assert "The first epoch is going on." not in words(app), "it may still read pictures"
+    write_status(folder, phase="training")
+    assert "The first epoch is going on." in words(_drawn(app))
 
 
 def test_a_queued_run_says_what_it_waits_for(runs_dir: Path) -> None:
@@ -499,6 +557,7 @@ def test_the_gallery_is_ordered_and_paged(runs_dir: Path) -> None:
     app = _page()
     assert _gallery(app) == ["9.25", "7.50", "6.00", "5.20", "4.50", "3.40"]
     assert "1 to 6 of 14 pictures" in words(app)
+    assert "in pink pixels whose anomaly is above 3.00 (the image threshold)." in words(app)
     app.segmented_control(key="cae_gallery_order").set_value("mistakes")
     _drawn(app)
     assert _gallery(app) == ["2.10", "3.40"]

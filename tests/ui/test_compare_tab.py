@@ -21,7 +21,7 @@ from app.runs.folder import RunFolder
 from app.runs.keeping import BIN, deleted_runs, read_notes
 from app.runs.launch import start_run
 from app.runs.table import runs_table
-from app.ui import compare_actions, compare_tab, compare_table, state
+from app.ui import cae_text, compare_actions, compare_tab, compare_table, state
 from app.ui.palette import run_styles
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -101,6 +101,22 @@ def test_without_runs_the_page_says_what_to_do_and_leads_there(folder: Path) -> 
     assert "No runs yet" in said(app)
     app.button(key="compare_to_cae").click()
     assert drawn(app).session_state[state.TAB] == "Keras CAE"
+
+
+def test_each_state_has_a_colour_that_tells_it_from_the_others(folder: Path) -> None:
+    states = ["finished", "cancelled", "failed", "interrupted", "running", "queued"]
+    for number, name in enumerate(states):
+        write_run(folder, number, state=name, epochs=1)
+    column = compare_table.column_config(runs_table(folder))["state"]
+    colours = {option["value"].split(":")[0]: option["color"] for option in column["type_config"]["options"]}
+    assert set(colours) == set(states)
+    assert len(set(colours.values())) == len(states)
+    assert cae_text.STATE_PILLS.keys() == cae_text.STATES.keys()
+
+
+def test_exports_are_called_by_what_they_hold() -> None:
+    names = [compare_actions.file_name(kind, "csv").rsplit("-", 2)[0] for kind in ("runs", "curves")]
+    assert names == ["twopath-runs", "twopath-curves"]
 
 
 def test_the_newest_two_finished_runs_are_ticked_when_the_link_says_nothing(folder: Path) -> None:

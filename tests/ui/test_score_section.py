@@ -94,6 +94,7 @@ def test_results_follow_the_threshold_of_the_page(run: RunFolder) -> None:
     assert "broken.png: cannot be decoded; left out." in words(app)
     app.slider(key=cae_judge.key(run.run_id)).set_value(5.0)
     assert table(drawn(app)) == [("part_1.png", "defective"), ("part_2.png", "good"), ("part_0.png", "good")]
+    assert "pink outlines pixels whose anomaly is above 5.00 (the image threshold)." in words(app)
 
 
 @pytest.mark.usefixtures("_idle")
