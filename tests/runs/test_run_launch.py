@@ -327,7 +327,8 @@ def test_the_real_pipeline_survives_a_kill_and_is_cancelled_cleanly(runs_dir: Pa
     options = {"data": "synthetic", "device": "cpu", "image_size": 64, "mask_patch": 16, "base_filters": 4, "latent_dim": 8, "epochs": 5000}
     run = start_run(make_config(options), runs_dir)
     try:
-        until(lambda: len(readers.load_history(run.path)) >= 3, "three epochs", limit_s=120)
+        # The status follows the history within a second.
+        until(lambda: (run.status().epoch or 0) >= 3, "three epochs", limit_s=120)
         os.kill(run.status().pid or 0, signal.SIGKILL)
         assert wait_state(run, "interrupted").epoch
         kept = readers.load_history(run.path)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,12 +25,20 @@ def config() -> CaeConfig:
     return make_config({"data": "synthetic", "device": "cpu", "tensorboard": True})
 
 
-def _scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+READ = """
+import json, sys
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+events = EventAccumulator(sys.argv[1])
+events.Reload()
+print(json.dumps({tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}))
+"""
 
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+def _scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """Read in another process, since the reader imports TensorFlow where it is installed."""
+    ended = subprocess.run([sys.executable, "-c", READ, str(folder)], capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    return {tag: [(step, value) for step, value in values] for tag, values in json.loads(ended.stdout.splitlines()[-1]).items()}
 
 
 def test_the_history_stands_in_event_files_and_a_resumed_run_goes_on_in_them(start: Start) -> None:
