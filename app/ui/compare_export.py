@@ -39,7 +39,7 @@ h1 { font-size: 1.5rem; margin-bottom: 0; } h2 { font-size: 1.15rem; margin: 2re
 .wide { overflow-x: auto; } .quiet { color: #5a6773; }
 table { border-collapse: collapse; font-size: 13px; width: max-content; }
 th, td { padding: .3rem .6rem; border-bottom: 1px solid #d7dee5; text-align: left; vertical-align: top; max-width: 26rem; }
-th { font-weight: 600; white-space: nowrap; } td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+th { font-weight: 600; overflow-wrap: anywhere; } td.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 """
 
 
