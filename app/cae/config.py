@@ -140,7 +140,7 @@ class CaeConfig(BaseModel):
         "Scoring",
         "Whole picture W",
         "weight of how unlike good pictures a picture is as a whole (brightness, contrast, texture) beside its pooled errors, times the "
-        "share of good pictures that the network cannot rebuild; 0 is score R alone. 1.5 moved image AUROC by +0.09, +0.04 and -0.00 on "
+        "share of good pictures that the network cannot rebuild; 0 is score R alone. 1.5 moved image AUROC by +0.09, +0.03 and -0.00 on "
         "three real sets",
         ge=0.0,
         le=10.0,
