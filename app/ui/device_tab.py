@@ -88,8 +88,7 @@ def _refresh_choice(place: DeltaGenerator) -> None:
 def _threshold_and_choice() -> None:
     slider, choice = st.columns([4, 1], gap="large", vertical_alignment="center")
     highest = state.largest_total_mib(state.gpu())
-    # Said at every run: a slider with a new end is a new widget to Streamlit, and would begin at 0.
-    st.session_state[state.MIN_VRAM_MIB] = min(state.min_vram_mib(), highest)
+    state.hold(state.MIN_VRAM_MIB, min(state.min_vram_mib(), highest), highest)
     st.session_state.setdefault(state.FORCED_DEVICE, state.forced_device())
     slider.slider(
         "Free VRAM needed, MiB",

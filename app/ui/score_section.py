@@ -203,11 +203,12 @@ def _chosen(folder: RunFolder) -> Scoring | None:
         st.query_params.pop(SCORED, None)
         return None
     asked = str(st.session_state.get(key) or st.query_params.get(SCORED) or NONE)
-    st.session_state[key] = asked if asked in scorings else NONE
+    labels = {NONE: f"{counted(len(scorings), 'scoring')} so far: choose one", **{name: label(one) for name, one in scorings.items()}}
+    state.hold(key, asked if asked in scorings else NONE, labels)
     st.selectbox(
         "Scored so far",
-        [NONE, *scorings],
-        format_func=lambda name: f"{counted(len(scorings), 'scoring')} so far: choose one" if name == NONE else label(scorings[name]),
+        list(labels),
+        format_func=labels.__getitem__,
         key=key,
         persist_state="session",
         label_visibility="collapsed",

@@ -128,6 +128,21 @@ def keep_in_url(key: str, value: str, default: str) -> None:
         st.query_params[key] = value
 
 
+def hold(key: str, value: object, shape: object) -> None:
+    """Give a widget its value where that is needed, and only there. Call just before the widget is drawn.
+
+    A widget whose bounds, options or labels change is a new one to Streamlit and begins at its default, so it needs the value again. At any
+    other run, what is written here would overtake in the browser what the visitor has moved the widget to since that run was asked for.
+
+    Args:
+        key: of the widget.
+        value: it has.
+        shape: all that is not always the same about the widget.
+    """
+    if key not in st.session_state or (st.session_state[key], st.session_state.get(f"_shape_{key}")) != (value, shape):
+        st.session_state[key], st.session_state[f"_shape_{key}"] = value, shape
+
+
 def runs_dir() -> Path:
     return default_runs_dir()
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -45,6 +45,24 @@ def chromium() -> Iterator[Browser]:
             yield browser
         finally:
             browser.close()
+
+
+def press_until(slider: Locator, key: str, value: int) -> None:
+    """Move a slider by keys as a person does: one more press where one was swallowed while the page was being drawn anew."""
+    for _ in range(20):
+        if (seen := slider.input_value()) == str(value):
+            return
+        slider.press(key)
+        with contextlib.suppress(AssertionError):
+            expect(slider).not_to_have_value(seen, timeout=3000)
+    expect(slider).to_have_value(str(value))
+
+
+def escape(page: Page) -> None:
+    """Close the dialog by its key. A button that is still working gives the focus up, and until the dialog has it no key arrives."""
+    page.wait_for_function("document.activeElement?.closest('[role=dialog]')")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
 
 
 @dataclass

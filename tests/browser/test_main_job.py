@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dashboard_server import ROOT, Server, running_dashboard
+from dashboard_server import ROOT, Server, press_until, running_dashboard
 from playwright.sync_api import Locator, Page, expect
 
 pytestmark = [pytest.mark.browser, pytest.mark.tensorflow, pytest.mark.timeout(900)]
@@ -54,9 +54,7 @@ def test_the_whole_main_job(page: Page, server: Server, tmp_path: Path) -> None:
 
     # The threshold moves by hand, decides, and stands in the URL.
     slider = page.get_by_role("slider").first
-    slider.focus()
-    for _ in range(4):
-        slider.press("ArrowRight")
+    press_until(slider, "ArrowRight", 2304)
     page.wait_for_url("**min_vram_mib=2304**")
 
     # Pick real pictures, train, score.

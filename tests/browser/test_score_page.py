@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dashboard_server import ROOT, Server
+from dashboard_server import ROOT, Server, escape
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
@@ -69,8 +69,7 @@ def test_uploaded_pictures_are_scored_shown_and_enlarged(page: Page, browser: Br
         dialog.get_by_role("button", name="Heat map").last.click()
     with Image.open(download.value.path()) as saved:
         assert saved.size == (320, 160)
-    page.keyboard.press("Escape")
-    expect(dialog).to_have_count(0)
+    escape(page)
 
     card.get_by_role("button", name="Remove").click()
     page.get_by_role("button", name="Remove for good").click()

@@ -127,6 +127,21 @@ def test_a_gpu_that_comes_and_goes_does_not_move_the_slider(monkeypatch: pytest.
         assert (slider.value, slider.max) == (1984, highest)
 
 
+def test_the_slider_is_not_written_to_while_a_visitor_moves_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """E08: a value that the page sends overtakes what the visitor has moved to since; only a new end is worth that."""
+    seen = {"now": GpuFacts()}
+    monkeypatch.setattr(state, "gpu", lambda: seen["now"])
+    app = _open(min_vram_mib="512")
+    assert app.slider(key="min_vram_mib").proto.set_value
+    app.slider(key="min_vram_mib").set_value(1984).run()
+    assert not app.slider(key="min_vram_mib").proto.set_value
+    app.run()
+    assert not app.slider(key="min_vram_mib").proto.set_value
+    seen["now"] = GpuFacts(gpus=(Gpu(0, "GPU-a", "NVIDIA A", 49152, 40000),), source="nvml")
+    app.run()
+    assert (app.slider(key="min_vram_mib").proto.set_value, app.slider(key="min_vram_mib").value) == (True, 1984)
+
+
 def test_a_threshold_beyond_the_slider_is_clamped_and_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {"now": GpuFacts()}
     monkeypatch.setattr(state, "gpu", lambda: seen["now"])
