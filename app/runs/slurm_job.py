@@ -18,6 +18,7 @@ from app.runs.status import utc_now
 _TAIL_BYTES = 65536
 _WORD = r"\*\*\* JOB {job_id} ON (\S+) CANCELLED AT \S+( DUE (?:TO|to) ([A-Za-z ,]+?))? ?\*\*\*"
 _CAUSES = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "JOB REQUEUE": "REQUEUED", "NODE FAILURE": "NODE_FAIL"}
+_MAYBE_REQUEUED = {"PREEMPTED": "preemption", "NODE_FAIL": "its node failed"}
 _AT_THE_LIMIT_S = 240.0
 """A signal this short before the job's end is the warning of its time limit (sbatch's --signal, which may come up to 60 s early)."""
 
@@ -30,13 +31,19 @@ def job_id_here(run: RunFolder) -> str | None:
 
 def started_again(run: RunFolder) -> bool:
     """Whether this process is a job that SLURM has requeued: its run then goes on, unless somebody asked it to stop."""
-    if job_id_here(run) is None or not os.environ.get("SLURM_RESTART_COUNT", "0").strip("0 "):
+    if job_id_here(run) is None or not _restarts_seen():
         return False
     try:
         state = (read_json(run.path / "status.json") or {}).get("state")
     except ValueError:
         return False
     return state in ("queued", "running", "interrupted") and not run.cancel_asked()
+
+
+def _restarts_seen() -> int:
+    """How often the job of this process had been put back into the queue when it started."""
+    count = os.environ.get("SLURM_RESTART_COUNT", "").strip()
+    return int(count) if count.isdecimal() else 0
 
 
 def last_word(run: RunFolder, *, signalled: bool) -> dict[str, Any] | None:
@@ -67,14 +74,16 @@ def last_word(run: RunFolder, *, signalled: bool) -> dict[str, Any] | None:
 def _stopped_as(path: Path, job_id: str) -> Job:
     """Why SLURM sent the signal: slurmstepd first writes it into the job's output, which is the run's log; else scontrol is asked.
 
-    While a job is being ended, `scontrol` tells COMPLETING and not yet how it ends.
+    While a job is being ended, `scontrol` tells COMPLETING and not yet how it ends. A job that makes room for another, or whose node fails,
+    may be over or start again, as the cluster is set up; that it will is known by one restart more than this process has seen.
     """
     told = _from_log(path / "log.txt", job_id)
-    if told is not None and told.state != "PREEMPTED":
+    if told is not None and told.state not in _MAYBE_REQUEUED:
         return told
     job = show_job(job_id)
     if told is not None:
-        return Job(job_id, "REQUEUED", "preemption", told.nodes) if job is not None and job.waits else told
+        again = job is not None and (job.waits or job.restarts > _restarts_seen())
+        return Job(job_id, "REQUEUED", _MAYBE_REQUEUED[told.state], told.nodes) if again else told
     if job is None:
         return Job(job_id, "UNKNOWN")
     if job.waits:

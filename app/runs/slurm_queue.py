@@ -12,8 +12,8 @@ import shutil
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 LOOK_EVERY_S = 3.0
 """An answer is good for this long; after a slow one, for ten times what it took."""
@@ -43,6 +43,8 @@ class Job:
     """When it ended, or when its time limit ends it."""
     exit_code: str | None = None
     """`status:signal`."""
+    restarts: int = 0
+    """How often SLURM has put it back into its queue; it counts one more as soon as it has decided to."""
 
     @property
     def waits(self) -> bool:
@@ -71,8 +73,21 @@ def slurm_missing() -> str | None:
     return f"SLURM's command {missing[0]} is not found on this machine." if missing else None
 
 
-def run_command(command: Sequence[str], limit_s: float = PATIENCE_S) -> tuple[str | None, str | None]:
-    """(output, `None`) of one of SLURM's commands, or (`None`, why there is none). Never raises."""
+def run_command(
+    command: Sequence[str],
+    limit_s: float = PATIENCE_S,
+    *,
+    environment: Mapping[str, str] | None = None,
+    complaint: Callable[[str], str] | None = None,
+) -> tuple[str | None, str | None]:
+    """(output, `None`) of one of SLURM's commands, or (`None`, why there is none). Never raises.
+
+    Args:
+        command: and its arguments.
+        limit_s: how long to wait, s.
+        environment: of the command, just so, since a job inherits it; not given: this process's, with answers in English.
+        complaint: of the text on stderr, what to tell; not given: `first_error`.
+    """
     try:
         done = subprocess.run(
             list(command),
@@ -81,7 +96,7 @@ def run_command(command: Sequence[str], limit_s: float = PATIENCE_S) -> tuple[st
             errors="replace",
             timeout=limit_s,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"},
+            env=environment or {**os.environ, "SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"},
         )
     except FileNotFoundError:
         return None, f"SLURM's command {command[0]} is not found on this machine"
@@ -90,7 +105,7 @@ def run_command(command: Sequence[str], limit_s: float = PATIENCE_S) -> tuple[st
     except OSError as error:
         return None, f"SLURM's command {command[0]} cannot be run ({error.strerror or error})"
     if done.returncode:
-        return None, first_error(done.stderr) or f"{command[0]} ended with status {done.returncode}"
+        return None, (complaint or first_error)(done.stderr) or f"{command[0]} ended with status {done.returncode}"
     return done.stdout, None
 
 
@@ -180,7 +195,9 @@ def _from_scontrol(job_id: str) -> tuple[Job | None, str | None]:
     if "JobState" not in values:
         return None, trouble or f"scontrol told nothing about job {job_id}"
     reason, nodes = _known(values.get("Reason")), _known(values.get("NodeList"))
-    return Job(job_id, values["JobState"], reason, nodes, _time(values.get("EndTime")), values.get("ExitCode")), None
+    restarts = values.get("Restarts", "0")
+    found = Job(job_id, values["JobState"], reason, nodes, _time(values.get("EndTime")), values.get("ExitCode"))
+    return replace(found, restarts=int(restarts) if restarts.isdecimal() else 0), None
 
 
 def _from_squeue(line: str) -> Job | None:

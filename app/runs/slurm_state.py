@@ -131,8 +131,8 @@ def read_record(path: Path, job_id: str) -> Job | None:
         return None
     if values.get("job_id") != job_id or not isinstance(values.get("state"), str):
         return None
-    texts = {name: values[name] if isinstance(values.get(name), str) else None for name in ("reason", "nodes", "exit_code")}
-    return Job(job_id, values["state"], ends=parse_time(values.get("ends")), **texts)
+    reason, nodes, exit_code = (values[name] if isinstance(values.get(name), str) else None for name in ("reason", "nodes", "exit_code"))
+    return Job(job_id, values["state"], reason, nodes, parse_time(values.get("ends")), exit_code)
 
 
 def write_record(path: Path, job: Job) -> None:

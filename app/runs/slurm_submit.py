@@ -13,7 +13,6 @@ import os
 import re
 import secrets
 import shlex
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -131,7 +130,7 @@ def _sbatch(run_folder: Path, text: str, environment: dict[str, str]) -> str:
         script.write_text(text, encoding="utf-8")
     except OSError as error:
         raise RunError(sentences.cannot_write(script, error)) from error
-    answer, trouble = _answer(script, environment)
+    answer, trouble = run_command(["sbatch", str(script)], _SBATCH_LIMIT_S, environment=environment, complaint=_refusal)
     QUEUE.forget()
     if answer is None:
         script.unlink(missing_ok=True)
@@ -142,27 +141,6 @@ def _sbatch(run_folder: Path, text: str, environment: dict[str, str]) -> str:
     with contextlib.suppress(OSError):
         script.rename(place / f"{found[1]}.sh")
     return found[1]
-
-
-def _answer(script: Path, environment: dict[str, str]) -> tuple[str | None, str]:
-    """(what sbatch printed or `None`, why it refused)."""
-    try:
-        done = subprocess.run(
-            ["sbatch", str(script)],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_SBATCH_LIMIT_S,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        return None, f"sbatch did not answer within {_SBATCH_LIMIT_S:.0f} s"
-    except OSError as error:
-        return None, f"sbatch cannot be run ({error.strerror or error})"
-    if done.returncode:
-        return None, _refusal(done.stderr) or f"sbatch ended with status {done.returncode}"
-    return done.stdout, ""
 
 
 def _refusal(text: str) -> str:

@@ -21,6 +21,9 @@ PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sco
 CPUS = 4
 """What the node says it has; more than this machine may have, so that jobs run beside each other."""
 
+URGENT = "urgent"
+"""A partition whose jobs take the place of the other's, which SLURM puts back into their queue."""
+
 
 def why_not() -> str | None:
     """Why no SLURM can be started here; `None` when one can."""
@@ -45,6 +48,8 @@ class Cluster:
         key.write_bytes(os.urandom(128))
         key.chmod(0o600)
         self.conf.write_text(self._configuration())
+        # SLURM counts GPUs by their device files and opens none of them.
+        (self.folder / "gres.conf").write_text("Name=gpu File=/dev/null\n", encoding="ascii")
         files = {
             "socket": "munge.socket",
             "key-file": key.name,
@@ -117,8 +122,12 @@ SchedulerParameters=sched_interval=1,bf_interval=1
 CompleteWait=0
 KillWait=5
 ReturnToService=2
-NodeName={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=1000 State=UNKNOWN
-PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP
+GresTypes=gpu
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+NodeName={host} NodeAddr=127.0.0.1 CPUs={CPUS} RealMemory=1000 Gres=gpu:1 State=UNKNOWN
+PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName={URGENT} Nodes={host} MaxTime=INFINITE State=UP PriorityTier=2
 """
 
 

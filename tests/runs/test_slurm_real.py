@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from run_helpers import FAKE, until, wait_phase, wait_state
-from slurm_cluster import CPUS, Cluster, why_not
+from slurm_cluster import CPUS, URGENT, Cluster, why_not
 
 from app.cae.config import CaeConfig, make_config
 from app.core.errors import RunError
@@ -72,15 +72,16 @@ def _slurm(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def submit(runs_dir: Path, config: CaeConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Submit]:
-    """Submit a run with a fake pipeline; `slurm` holds settings, other keywords are the fake's script."""
+    """Submit a run with a fake pipeline; `slurm` holds settings, `device` the path asked for, other keywords are the fake's script."""
     runs: list[RunFolder] = []
     # What a user has set for other jobs: sbatch would take it before the lines of the script.
     monkeypatch.setenv("SBATCH_OUTPUT", os.devnull)
     monkeypatch.setenv("SBATCH_EXPORT", "NONE")
 
-    def one(slurm: dict[str, Any] | None = None, **script: Any) -> RunFolder:
+    def one(slurm: dict[str, Any] | None = None, device: str = "cpu", **script: Any) -> RunFolder:
         monkeypatch.setenv("FAKE_RUN", json.dumps(script))
-        runs.append(start_run(config, runs_dir, program=FAKE, slurm=make_settings(slurm or {})))
+        asked = config.model_copy(update={"device": device})
+        runs.append(start_run(asked, runs_dir, program=FAKE, slurm=make_settings(slurm or {})))
         return runs[-1]
 
     yield one
@@ -145,6 +146,36 @@ def waiting(run: RunFolder, words: str) -> str:
         return status.message if status.state == "queued" and words in (status.message or "") else None
 
     return str(until(message, f"{words!r} of {run.run_id}: {run.status()}"))
+
+
+def test_a_preempted_run_is_told_and_goes_on_when_its_place_is_free_again(
+    submit: Submit, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stands first: it fills the whole node."""
+    run = submit({"cpus": CPUS}, **LONG)
+    wait_phase(run, "training")
+    first = run.status().pid
+    monkeypatch.delenv("SBATCH_EXPORT")
+    other = [f"--partition={URGENT}", f"--cpus-per-task={CPUS}", "--output=/dev/null", "--wrap=sleep 600"]
+    urgent = cluster.ask("sbatch", "--parsable", *other).strip()
+    try:
+        waiting(run, "requeued, pending")
+        assert f"SLURM put job {job(run)} back into its queue (preemption)" in (run.path / "log.txt").read_text(encoding="utf-8")
+    finally:
+        cluster.ask("scancel", urgent)
+    cluster.ask("scontrol", "update", f"jobid={job(run)}", "StartTime=now")
+    until(lambda: run.status().pid not in (None, first), "its second start")
+    wait_phase(run, "training")
+
+
+def test_jobs_that_ask_for_the_gpu_take_turns(submit: Submit, cluster: Cluster) -> None:
+    holder = submit({"gpus": 1}, device="auto", **LONG)
+    wait_phase(holder, "training")
+    assert "gres:gpu:1" in cluster.ask("scontrol", "show", "job", job(holder), "--oneliner")
+    second = submit({"gpus": 1}, device="auto", epochs=1)
+    waiting(second, "Resources")
+    cancel_run(holder)
+    assert wait_state(second, "finished", "failed", "interrupted").state == "finished"
 
 
 @pytest.mark.tensorflow

@@ -1,4 +1,5 @@
-"""What becomes of a run by what SLURM says: the judgement, the words in the log, and asking rarely. Answers are those of a real SLURM."""
+"""What becomes of a run by what SLURM says: the judgement, the words in the log, and asking rarely. Answers are in the words of a
+real SLURM (22.05); those of its accounts (sacct), of a failed node and of its out-of-memory killer are after its manual pages."""
 
 from __future__ import annotations
 
@@ -201,13 +202,30 @@ def test_a_warning_before_the_time_limit_is_known_by_the_jobs_end(run: RunFolder
     assert "its time limit is over" in word["error"]
 
 
-def test_a_preempted_job_that_waits_again_is_queued(run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands(tmp_path / "bin", monkeypatch, scontrol=SCONTROL.format(state="PENDING", reason="BeginTime", end="Unknown"))
-    log(run, "slurmstepd: error: *** JOB 3 ON vm CANCELLED AT 2026-11-29T22:39:45 DUE TO PREEMPTION ***")
+@pytest.mark.parametrize(("cause", "words"), [("PREEMPTION", "(preemption)"), ("NODE FAILURE, SEE SLURMCTLD LOG", "(its node failed)")])
+@pytest.mark.parametrize(
+    ("told", "seen", "state"),
+    [
+        ("JobState=PENDING Restarts=1", "", "queued"),
+        ("JobState=COMPLETING Restarts=1", "", "queued"),
+        ("JobState=COMPLETING Restarts=2", "1", "queued"),
+        ("JobState=COMPLETING Restarts=1", "1", "interrupted"),
+        ("JobState=COMPLETING Restarts=0", "", "interrupted"),
+    ],
+)
+def test_a_job_that_slurm_ends_for_a_reason_of_its_own_is_queued_where_it_will_start_again(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str, words: str, told: str, seen: str, state: str
+) -> None:
+    """scontrol's words as SLURM 22.05 gave them while it preempted a job."""
+    commands(tmp_path / "bin", monkeypatch, scontrol=f"JobId=3 {told} Reason=None Requeue=1 ExitCode=0:0 EndTime=Unknown NodeList=vm")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", seen)
+    log(run, f"slurmstepd: error: *** JOB 3 ON vm CANCELLED AT 2026-11-29T22:39:45 DUE TO {cause} ***")
     word = slurm_job.last_word(run, signalled=True)
     assert word is not None
-    assert (word["state"], word["pid"]) == ("queued", None)
-    assert "(preemption)" in word["message"]
+    assert word["state"] == state
+    if state == "queued":
+        assert word["pid"] is None
+        assert words in word["message"]
 
 
 def test_a_cancel_through_the_folder_is_nothing_of_slurms(run: RunFolder) -> None:
