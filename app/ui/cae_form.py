@@ -131,8 +131,10 @@ def render() -> None:
     if at_fault:
         label += f" · {at_fault.label} {NOT_FITTING}"
     with st.expander(label, key=DETAILS, icon=":material/tune:"):
+        # The caption has a place whether it is there or not: the browser draws anew what moves, and a number half typed would be lost.
+        about = st.container()
         if changed:
-            st.caption(f"{counted(len(changed), 'option differs', 'options differ')} from {PRESETS[preset]}: {', '.join(changed)}.")
+            about.caption(f"{counted(len(changed), 'option differs', 'options differ')} from {PRESETS[preset]}: {', '.join(changed)}.")
         for group in dict.fromkeys(option.group for option in options()):
             here = at_fault is not None and at_fault.group == group
             with st.expander(f"{group} · {NOT_FITTING}" if here else group, key=f"cae_group_{group}", expanded=False):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from app.cae.metrics import Confusion, confusion_at
 from app.runs.folder import RunFolder, load_scores
-from app.ui import cae_curves, cae_gallery, score_section, verdicts
+from app.ui import cae_curves, cae_gallery, score_section, state, verdicts
 from app.ui import charts_run as charts
 from app.ui import format as fmt
 from app.ui.fragments import fragment
@@ -33,9 +33,13 @@ class Range:
     step: float
     format: str
 
+    def clamped(self, value: float) -> float:
+        """`value`, or the end that it lies beyond: after a resumed run the scores are others, and so are the ends."""
+        return min(self.high, max(self.low, value))
+
     def nearest(self, value: float) -> float:
         """The position of the slider that is nearest to `value`."""
-        return min(self.high, max(self.low, round(self.low + round((value - self.low) / self.step) * self.step, 12)))
+        return self.clamped(round(self.low + round((value - self.low) / self.step) * self.step, 12))
 
 
 def slider_range(scores: NDArray[np.float64], own: float) -> Range:
@@ -82,7 +86,8 @@ def _judge(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:
             _histogram(frame, threshold, held_out)
         with right:
             _confusion(confusion_at(labels, values, threshold))
-        _slider(folder.run_id, slider_range(np.concatenate([values, held_out]), _own(own, tested)), own)
+        exact = _own(own, tested)
+        _slider(folder.run_id, slider_range(np.concatenate([values, held_out]), exact), exact)
     with st.container(border=True):
         cae_gallery.render(folder, frame, threshold)
     more = st.expander("Curves and classes", key=CURVES, icon=":material/show_chart:", on_change="rerun")
@@ -101,13 +106,27 @@ def _threshold(run_id: str, tested: pd.DataFrame, held_out: NDArray[np.float64],
     """The threshold in force. Where the slider was not moved, the run's own to its last digit, not the slider's nearest position."""
     exact = _own(own, tested)
     bounds = slider_range(np.concatenate([tested["score"].to_numpy(np.float64), held_out]), exact)
-    moved = float(st.session_state.get(key(run_id), bounds.nearest(exact)))
+    moved = _position(run_id, bounds, bounds.nearest(exact))
     return exact if abs(moved - bounds.nearest(exact)) < bounds.step / 2 else moved
 
 
-def _slider(run_id: str, bounds: Range, own: Any) -> None:
-    start = bounds.nearest(own if isinstance(own, (int, float)) else (bounds.low + bounds.high) / 2)
-    st.session_state.setdefault(key(run_id), start)
+def _position(run_id: str, bounds: Range, start: float) -> float:
+    """Where the slider stands: where it was moved to, as far as there is; at the run's own threshold, also a new one, if it was not."""
+    before = st.session_state.get(key(run_id))
+    if before is None or before == st.session_state.get(_start_key(run_id)):
+        return start
+    return bounds.clamped(float(before))
+
+
+def _start_key(run_id: str) -> str:
+    return f"_{key(run_id)}_start"
+
+
+def _slider(run_id: str, bounds: Range, own: float) -> None:
+    start = bounds.nearest(own)
+    position = _position(run_id, bounds, start)
+    state.hold(key(run_id), position, bounds)
+    st.session_state[_start_key(run_id)] = start
     slider, reset = st.columns([6, 1], vertical_alignment="bottom", gap="medium")
     slider.slider(
         "Threshold of the image score",
@@ -120,7 +139,7 @@ def _slider(run_id: str, bounds: Range, own: Any) -> None:
         help="Pictures that score above it are called defective. The run's own comes from good pictures of the training folder, held out "
         "where possible, never from the test set.",
     )
-    moved = abs(float(st.session_state[key(run_id)]) - start) >= bounds.step / 2
+    moved = abs(position - start) >= bounds.step / 2
     reset.button(
         "Reset",
         key=RESET,

@@ -28,7 +28,8 @@ def render() -> None:
             cae_form.render()
         with st.container(border=True, key="cae_card_start"):
             source, look = chosen or (None, None)
-            cae_start.render(source, look, runs)
+            with st.container():  # which has more or fewer sentences: what is typed below must not move
+                cae_start.render(source, look, runs)
             cae_sweep.render(source)
     with right:
         run_id = _choice_of_run(runs)

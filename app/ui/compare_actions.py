@@ -25,6 +25,9 @@ from app.ui.palette import path_badge
 SAVE = "compare_save"
 EDITOR = "compare_editor"
 _SAID = "_compare_said"
+_ANNOTATING = "_compare_annotating"
+_DELETE, _BIN = "compare_delete", "compare_bin"
+_DONE = "_compare_done"
 _OF_OTHER_TABS = ("data", "preset", "run_on", "run", "scored")
 """Parameters of the URL that say nothing about this view."""
 NAMED_AT_MOST = 5
@@ -45,18 +48,25 @@ def show_what_was_said() -> None:
 
 def bar(frame: pd.DataFrame, ticked: Sequence[str], labels: Mapping[str, str], downloads: Callable[[], None]) -> None:
     """One row of buttons under the table."""
+    _annotated()  # a draw of the whole page has closed the dialog, whoever asked for it
+    if st.session_state.pop(_DONE, False):
+        st.session_state[_DELETE] = st.session_state[_BIN] = False
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         none = not ticked
         if st.button("Name, note, tags", icon=":material/edit:", key="compare_annotate", disabled=none):
+            st.session_state[_ANNOTATING] = True
             _annotate(list(ticked))
-        with st.popover("Delete", icon=":material/delete:", disabled=none, key="compare_delete"):
+        with st.popover("Delete", icon=":material/delete:", disabled=none, key=_DELETE, on_change="rerun"):
             _delete(ticked, set(frame.loc[frame["state"].isin(LIVE_STATES), "run_id"]), labels)
         binned = deleted_runs(state.runs_dir())
-        with st.popover(f"Bin ({len(binned)})", icon=":material/restore_from_trash:", disabled=not binned, key="compare_bin"):
+        label, icon = f"Bin ({len(binned)})", ":material/restore_from_trash:"
+        with st.popover(label, icon=icon, disabled=not binned, key=_BIN, on_change="rerun"):
             _restore(binned)
-        with st.popover("Link", icon=":material/link:", key="compare_link"):
-            st.caption("Opens this page with these runs ticked and these settings, for everybody who sees this dashboard and its runs.")
-            st.code(link(ticked), language=None, wrap_lines=True)
+        # Filters and switches draw their own parts of the page only: without a draw at its opening the link would be older than they are.
+        with st.popover("Link", icon=":material/link:", key="compare_link", on_change="rerun") as opened:
+            if opened.open:
+                st.caption("Opens this page with these runs ticked and these settings, for everybody who sees this dashboard and its runs.")
+                st.code(link(ticked), language=None, wrap_lines=True)
         with st.popover("Export", icon=":material/download:", disabled=none, key="compare_export"):
             downloads()
         if st.button("Untick all", icon=":material/remove_done:", key="compare_untick", disabled=none, type="tertiary"):
@@ -78,7 +88,16 @@ def link(ticked: Sequence[str]) -> str:
     return f"{(st.context.url or '').split('?')[0].rstrip('/')}/?{urlencode(values, safe=',')}"
 
 
-@st.dialog("Name, note, tags", width="large", icon=":material/edit:")
+def annotating() -> bool:
+    """Whether somebody is typing into the dialog: a draw of the whole page would close it and lose what was typed."""
+    return _ANNOTATING in st.session_state
+
+
+def _annotated() -> None:
+    st.session_state.pop(_ANNOTATING, None)
+
+
+@st.dialog("Name, note, tags", width="large", icon=":material/edit:", on_dismiss=_annotated)
 def _annotate(run_ids: list[str]) -> None:
     folders = [RunFolder(state.runs_dir() / run_id) for run_id in run_ids]
     before = pd.DataFrame([{"run_id": folder.run_id, **read_notes(folder.path)} for folder in folders])
@@ -101,6 +120,7 @@ def _annotate(run_ids: list[str]) -> None:
         )
         if st.form_submit_button("Save", type="primary", key=SAVE):
             save_notes(folders, before, edited)
+            _annotated()
             st.rerun()
 
 
@@ -127,6 +147,7 @@ def _delete(ticked: Sequence[str], live: Collection[str], labels: Mapping[str, s
         moved = {run_id for run_id in ended if _try(delete_run, RunFolder(state.runs_dir() / run_id))}
         if moved:
             say(f"Moved {len(moved)} to the bin.")
+            st.session_state[_DONE] = True
         tables.tick([run_id for run_id in ticked if run_id not in moved])
         st.rerun()
 
@@ -149,6 +170,7 @@ def restore(run_ids: Sequence[str]) -> None:
     back = [run_id for run_id in run_ids if _try(_restore_one, run_id)]
     if back:
         say(f"Brought {len(back)} back.")
+        st.session_state[_DONE] = True
     st.rerun()
 
 

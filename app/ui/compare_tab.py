@@ -41,7 +41,8 @@ _READ_FILES = ("config.json", "status.json", "profile.json", "metrics.json", "hi
 
 def render() -> None:
     """Draw the tab. Table and curves refresh by themselves only while a run is live."""
-    actions.show_what_was_said()
+    with st.container():  # always there, so that the table below keeps its order and its place
+        actions.show_what_was_said()
     frame = runs_table(state.runs_dir())
     if frame.empty:
         _nothing_yet()
@@ -103,7 +104,7 @@ def _table(first: list[pd.DataFrame], styles: Mapping[str, RunStyle]) -> None:
     """Fragment. `first` holds the frame of the page's own run once; a refresh reads anew."""
     refreshed = not first
     frame = runs_table(state.runs_dir()) if refreshed else first.pop()
-    if refreshed and (frame.empty or _live_ids(frame) != st.session_state.get(_LIVE_IDS)):
+    if refreshed and not actions.annotating() and (frame.empty or _live_ids(frame) != st.session_state.get(_LIVE_IDS)):
         # A run has come or ended: pairs, results and the rhythm of the refreshes depend on that.
         st.rerun()
     if tables.table(frame, styles if set(frame["run_id"]) <= set(styles) else _styles(frame)) and refreshed:

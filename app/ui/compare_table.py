@@ -28,6 +28,7 @@ DEFAULT_TICKED = 2
 
 ROW_PX = 35
 MOST_ROWS = 9
+DAY_S = 86_400
 _DASHES = {"solid": "", "dash": "16 8", "dot": "6 6", "dashdot": "16 6 5 6"}
 _METRIC_HELP = {
     "image_ap": "average precision of the image scores",
@@ -164,14 +165,15 @@ def _filters(frame: pd.DataFrame) -> dict[str, Any]:
             icon=":material/search:",
             bind="query-params",
         ),
-        "states": states.multiselect("State", _options(frame["state"]), key=STATES, placeholder="any", bind="query-params"),
-        "data": data.multiselect("Data", _options(frame["data"].map(data_label)), key=DATA, placeholder="any", bind="query-params"),
+        "states": states.multiselect("State", _options(frame["state"], STATES), key=STATES, placeholder="any", bind="query-params"),
+        "data": data.multiselect("Data", _options(frame["data"].map(data_label), DATA), key=DATA, placeholder="any", bind="query-params"),
         "paths": paths.pills("Path", ["CPU", "GPU"], selection_mode="multi", key=PATHS, bind="query-params"),
     }
 
 
-def _options(values: pd.Series[Any]) -> list[str]:
-    return sorted({str(value) for value in values if value})
+def _options(values: pd.Series[Any], key: str) -> list[str]:
+    """What there is, and what is chosen though there is none any more: a filter for running runs outlives the last of them."""
+    return sorted({str(value) for value in values if value} | set(st.session_state.get(key) or ()))
 
 
 def _count(frame: pd.DataFrame, shown: pd.DataFrame, ticked: Sequence[str]) -> None:
@@ -238,7 +240,12 @@ def column_config(frame: pd.DataFrame) -> dict[str, Any]:
         "train_images_per_s": number("Train, img/s", format="%.3g", help="training throughput in images/s, without the warm-up steps"),
         "score_images_per_s": number("Score, img/s", format="%.3g", help="scoring throughput in images/s, without the warm-up steps"),
         "epochs": number("Epochs", format="%d", help="run so far"),
-        "duration_s": st.column_config.NumberColumn("Duration", format="localized", width=145, help="from leaving the queue to the end"),
+        "duration_s": st.column_config.NumberColumn(
+            "Duration",
+            format="localized",
+            width=145 if not frame["duration_s"].max() >= DAY_S else 195,
+            help="from leaving the queue to the end",
+        ),
         **{name: number(label, format="%.3f", help=_METRIC_HELP.get(name)) for name, label in METRIC_LABELS.items()},
         "best_val_loss": number("Best val. loss", format="%.4f", help="lowest validation loss, not the last: its weights were kept"),
         "best_epoch": number("at epoch", format="%d", help="the epoch of the best validation loss"),

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboard_server import Server, running_dashboard, start_server, stop_server
+from dashboard_server import Server, press_until, running_dashboard, start_server, stop_server
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.runs.folder import RunFolder, load_history
 from app.runs.keeping import run_folders
+from app.runs.launch import cancel_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -91,6 +92,45 @@ def test_two_visitors_share_the_runs_and_nothing_else(page: Page, other: Page, t
         for visitor in (page, other):
             expect(_badge(visitor, "cancelled")).to_be_visible()
         assert _the_run(tmp_path).status().state == "cancelled"
+
+
+@pytest.mark.usefixtures("_no_run_stays")
+def test_a_second_start_during_a_run_waits_its_turn_and_stop_keeps_the_model_so_far(page: Page, tmp_path: Path) -> None:
+    with running_dashboard(LONG, tmp_path, script=SCRIPT) as server:
+        _start(page, server)
+        first = _the_run(tmp_path)
+        expect(page.get_by_text("epoch 3").first).to_be_attached()
+        # What is moved meanwhile is for the next run; this one goes on with its own copy.
+        page.get_by_role("tab", name="Device").click()
+        press_until(page.get_by_role("slider").first, "ArrowRight", 2304)
+        page.get_by_role("tab", name="Keras CAE").click()
+        expect(page.get_by_text("2304 MiB free VRAM")).to_be_visible()
+        expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+        page.get_by_role("button", name="Train and score").click()
+        expect(page.get_by_text(f"Waiting for run {first.run_id} on CPU")).to_be_visible()
+        (second,) = (run for run in run_folders(tmp_path / "runs") if run.run_id != first.run_id)
+        assert (first.status().state, second.status().state) == ("running", "queued")
+        assert (first.config().min_vram_mib, second.config().min_vram_mib) == (2048, 2304)
+
+        # Cancelled in the queue it has computed nothing; what is half typed when that redraws the page stays.
+        page.get_by_text("All options").click()
+        page.locator(".st-key-cae_all_options summary", has_text="Training").click()
+        epochs, rate = (page.get_by_label(label, exact=True).first for label in ("Epochs", "Learning rate"))
+        epochs.fill("77")
+        rate.fill("0.0031")
+        cancel_run(second)
+        expect(_badge(page, "cancelled")).to_be_visible()
+        expect(page.get_by_text("All options · 1 changed")).to_be_visible()
+        expect(rate).to_have_value("0.0031")
+        expect(epochs).to_have_value("77")
+
+        # The one that runs keeps what it has.
+        page.goto(f"{server.url}{CAE}&run={first.run_id}")
+        page.get_by_role("button", name="Cancel").click()
+        expect(_badge(page, "cancelled")).to_be_visible()
+        expect(page.get_by_text(re.compile("Usable: figures of")).first).to_be_visible()
+    assert len(load_history(first.path)) >= 3
+    assert len(load_history(second.path)) == 0
 
 
 @pytest.mark.usefixtures("_no_run_stays")

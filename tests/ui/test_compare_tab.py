@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -181,6 +182,19 @@ def test_the_filter_hides_rows_and_leaves_what_is_ticked(folder: Path) -> None:
     app.text_input(key=compare_table.FIND).set_value("")
     app.multiselect(key=compare_table.DATA).set_value(["elpv-mono"])
     assert list(shown(drawn(app))["run"]) == ["night sweep"]
+
+
+def test_a_filter_outlives_the_last_run_that_fitted(folder: Path) -> None:
+    ended, live = write_run(folder, 0), write_run(folder, 1, state="running", options={"data": "synthetic"})
+    app = page(runs=ended.run_id)
+    app.multiselect(key=compare_table.STATES).set_value(["running"])
+    app.multiselect(key=compare_table.DATA).set_value(["synthetic"])
+    assert list(shown(drawn(app))["run_id"]) == [live.run_id]
+    shutil.rmtree(live.path)
+    app = drawn(app)
+    assert app.multiselect(key=compare_table.STATES).value == ["running"]
+    assert len(shown(app)) == 0
+    assert "0 fit the filter" in said(app)
 
 
 def test_a_vanished_run_is_told_and_brought_back_from_the_bin(folder: Path) -> None:
