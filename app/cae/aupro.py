@@ -51,10 +51,10 @@ def aupro(maps: NDArray[Any], masks: NDArray[Any], *, fpr_limit: float = 0.3) ->
     order = np.argsort(inside)
     recalled = np.r_[np.cumsum(share[order][::-1])[::-1], 0.0]
     overlap = recalled[np.searchsorted(inside[order], thresholds, side="left")]
-    return _area(np.r_[0.0, fpr], np.r_[0.0, overlap], fpr_limit) / fpr_limit
+    return area_up_to(np.r_[0.0, fpr], np.r_[0.0, overlap], fpr_limit) / fpr_limit
 
 
-def _area(x: NDArray[np.float64], y: NDArray[np.float64], limit: float) -> float:
+def area_up_to(x: NDArray[np.float64], y: NDArray[np.float64], limit: float) -> float:
     """Trapezoids under (x ascending, y) up to `limit`, the last one cut there."""
     within = int(np.searchsorted(x, limit, side="right"))
     area = float(np.trapezoid(y[:within], x[:within]))

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import numpy as np
 import psutil
-from numpy.typing import NDArray
 
 from app.cae.backup import Backup, read_backup, write_backup
 from app.cae.config import CaeConfig
 from app.cae.reporting import Reporter, Row
+from app.cae.rows import Rows, parts
 from app.cae.training import (
     CANCELLED,
     Floats,
@@ -97,8 +97,8 @@ class Session:
     keras: Any
     make: MakeTrainer
     config: CaeConfig
-    train: NDArray[np.uint8]
-    held_out: NDArray[np.uint8]
+    train: Rows
+    held_out: Rows
     reporter: Reporter
     backup_dir: Path | None = None
     replicas: int = 1
@@ -112,7 +112,9 @@ class Session:
     def __post_init__(self) -> None:
         digest = hashlib.sha256(self.config.model_dump_json(exclude=_WHERE).encode())
         for images in (self.train, self.held_out) if self.backup_dir is not None else ():
-            digest.update(repr(images.shape).encode() + np.ascontiguousarray(images).data)
+            digest.update(repr(images.shape).encode())
+            for part in parts(images):
+                digest.update(np.ascontiguousarray(images[part]).data)
         self.fingerprint = digest.hexdigest()
 
     def warn(self, sentence: str) -> None:
@@ -271,11 +273,11 @@ class Session:
         return figures
 
 
-def _datasets(keras: Any, batches: TrainingBatches, held_out: NDArray[np.uint8], epoch: int) -> tuple[Any, Any]:
+def _datasets(keras: Any, batches: TrainingBatches, held_out: Rows, epoch: int) -> tuple[Any, Any]:
     """Keras' view of the training batches, starting with `epoch`, and of the held-out pictures, which are never masked."""
     size, mode = batches.config.batch_size, batches.config.standardise
     if 0 < len(held_out) < batches.multiple:
-        held_out = np.concatenate([held_out] * batches.multiple)  # each device all of them: the mean stays what it is
+        held_out = np.concatenate([held_out[:]] * batches.multiple)  # each device all of them: the mean stays what it is
     # Keras adds up the shares of the first batch, so they must be equal; a shorter last one is weighed by its pictures.
     size = min(size, max(1, len(held_out) // batches.multiple * batches.multiple)) if batches.multiple > 1 else size
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from app.cae.cae_fit import Session, Trained, first_line
 from app.cae.config import STRIDE_PRODUCT, CaeConfig
 from app.cae.error_maps import SSIM_C1, SSIM_C2, SSIM_SIGMA, SSIM_WINDOW
 from app.cae.reporting import Reporter, SilentReporter
+from app.cae.rows import Rows
 from app.cae.training import Floats
 from app.core.errors import DataError, DeviceError, OptionError
 
@@ -214,8 +214,8 @@ def _learning_rate(config: CaeConfig, total_steps: int) -> Any:
 
 def train_cae(
     config: CaeConfig,
-    train: NDArray[np.uint8],
-    held_out: NDArray[np.uint8],
+    train: Rows,
+    held_out: Rows,
     *,
     reporter: Reporter | None = None,
     backup_dir: Path | None = None,
@@ -225,8 +225,8 @@ def train_cae(
 
     Args:
         config: what to do.
-        train: (N, S, S, C) good pictures.
-        held_out: (M, S, S, C) other good pictures, M ≥ 0; without any, the training loss chooses.
+        train: (N, S, S, C) uint8, good pictures.
+        held_out: (M, S, S, C) uint8, other good pictures, M ≥ 0; without any, the training loss chooses.
         reporter: told of phases, epochs and warnings, and asked for cancel at every batch.
         backup_dir: where the state of the last whole epoch is kept, and taken from when there is one of the same configuration. The caller
             removes it (`app.cae.backup.remove_backup`) when the results are safe.

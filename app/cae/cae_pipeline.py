@@ -14,16 +14,20 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.cae import cae_keras, scoring, whole_picture
+from app.cae import cae_keras, correction, scoring, whole_picture
 from app.cae.cae_fit import Trained
 from app.cae.calibration import NOTHING_HELD_OUT, SMALL_HELD_OUT, SMALL_SET
 from app.cae.config import CaeConfig
-from app.cae.datasets import Dataset, Pictures, load_pictures, open_dataset, split_digest, split_validation
+from app.cae.datasets import Pictures, load_pictures, open_dataset, split_validation
 from app.cae.error_maps import Doubles
 from app.cae.figures import Figures, run_figures, synthetic_auroc
+from app.cae.memory import free_mib
+from app.cae.pictures import MEMORY_SHARE
 from app.cae.reporting import Reporter, Row, SilentReporter
+from app.cae.rows import Rows, Store, Zeros, chosen, store_folder
 from app.cae.scoring import Calibration, Forward, Observed, Scored, ScoringRule
-from app.cae.training import Floats, Throughput
+from app.cae.summary import dataset_summary
+from app.cae.training import Throughput
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.tf_device import HardwareProfile, configure_tensorflow
 
@@ -57,14 +61,14 @@ class CaeResult:
     scores: pd.DataFrame | None = None
     """Columns path, split, label, defect, score, verdict. The T test pictures first, in the order of `maps`; then the held-out good
     pictures, split "validation", whose scores set the threshold."""
-    maps: Floats | None = None
-    """(T, S, S) raw anomaly maps, larger is worse."""
-    inputs: NDArray[np.uint8] | None = None
-    """(T, S, S, C) as the network saw them."""
-    reconstructions: NDArray[np.uint8] | None = None
-    """(T, S, S, C)."""
-    masks: NDArray[np.uint8] | None = None
-    """(T, S, S) 0/1."""
+    maps: Rows | None = None
+    """(T, S, S) float32, raw anomaly maps, larger is worse. Not in memory, like the next three, where they are too many."""
+    inputs: Rows | None = None
+    """(T, S, S, C) uint8, as the network saw them."""
+    reconstructions: Rows | None = None
+    """(T, S, S, C) uint8."""
+    masks: Rows | None = None
+    """(T, S, S) uint8, 0/1."""
     has_mask: NDArray[np.bool_] | None = None
     """(T,) whether `masks` is known."""
     calibration: Calibration | None = None
@@ -91,7 +95,9 @@ def run_keras_cae_pipeline(
         config: what to do.
         reporter: told of everything on the way, and asked for cancel at every picture read and every batch.
         work_dir: the run's folder. Training's state is kept in its sub-folder `backup`, and a run that finds one goes on from it; the
-            caller removes it (`app.cae.backup.remove_backup`) once the results are written.
+            caller removes it (`app.cae.backup.remove_backup`) once the results are written. Pictures and maps that do not fit into memory
+            are kept there too, in files without a name that the system removes with the process; without a folder, see
+            `rows.store_folder`.
         gpus: keys of the GPUs that are this run's; the others are left to other runs.
 
     Returns:
@@ -143,7 +149,7 @@ class _Run:
     def _computed(self, result: CaeResult, pictures: Pictures) -> CaeResult:
         """Trains and scores; fills `result` in and returns it."""
         train, held_out = split_validation(pictures.rows, self.config.val_fraction, self.config.seed)
-        trained = self._train(pictures.images[train], pictures.images[held_out])
+        trained = self._train(chosen(pictures.images, train), chosen(pictures.images, held_out))
         result.history, result.best_epoch, result.batch_size = trained.rows, trained.best_epoch, trained.batch_size
         result.train_images_per_s, result.model = trained.images_per_s, trained.model
         if trained.state == "cancelled":
@@ -177,13 +183,14 @@ class _Run:
             channels=config.channels,
             progress=lambda done, total: reporter.phase("reading", done, total),
             cancelled=reporter.cancelled,
+            folder=store_folder(self.work_dir),
         )
         if pictures.cancelled:
             return None
         reporter.dataset(dataset_summary(dataset, pictures, config))
         return pictures
 
-    def _train(self, train: NDArray[np.uint8], held_out: NDArray[np.uint8]) -> Trained:
+    def _train(self, train: Rows, held_out: Rows) -> Trained:
         if self.config.steps_ignored:
             self.reporter.warning(_STEPS_IGNORED.format(steps=self.config.steps, epochs=self.config.epochs))
         if self.config.batch_size < SMALL_BATCH:
@@ -196,15 +203,25 @@ class _Run:
     def _score(self, result: CaeResult, pictures: Pictures, train: NDArray[np.intp], held_out: NDArray[np.intp]) -> None:
         """Fills in everything that follows from the model. What is chosen is chosen from good training pictures, by `_calibrated`."""
         test = np.flatnonzero(pictures.rows["split"].to_numpy() == "test")
-        work = _Scoring(self.reporter, cae_keras.reconstructor(result.model), ScoringRule.of(self.config))
+        store = store_now(self.work_dir)
+        work = _Scoring(self.reporter, cae_keras.reconstructor(result.model), ScoringRule.of(self.config), store.zeros)
         taken_in = scoring.uses_training_pictures(len(train), len(held_out))
-        work.total = len(test) + len(held_out) + (len(train) if taken_in or self.config.whole_weight else 0)
-        chosen_from = _Good(pictures.images[train], pictures.images[held_out], pictures.channels, pictures.full_scale)
+        correct = self.config.correct_mean and len(train) >= correction.FEWEST
+        work.total = len(test) + len(held_out) + len(train) * (correct + bool(taken_in or self.config.whole_weight))
+        images = chosen(pictures.images, held_out)
+        chosen_from = _Good(chosen(pictures.images, train), images, pictures.channels, pictures.full_scale)
+        raw, offset = work.reconstruct, None
+        if correct:
+            offset = correction.mean_residual(chosen_from.train, raw, self.config.standardise, work.tick)
+            work.reconstruct = correction.Corrected(raw, offset)
         calibration, held_out_scores, held_out_errors = self._calibrated(work, chosen_from, taken_in)
-        scored = scoring.score_pictures(pictures.images[test], work.reconstruct, calibration, throughput=work.throughput, tick=work.tick)
+        calibration = replace(calibration, offset=offset)
+        scored = scoring.score_pictures(
+            chosen(pictures.images, test), raw, calibration, throughput=work.throughput, tick=work.tick, zeros=store.zeros
+        )
         result.calibration, result.score_images_per_s = calibration, work.throughput.images_per_s
         result.maps, result.inputs, result.reconstructions = scored.maps, scored.inputs, scored.reconstructions
-        result.masks, result.has_mask = pictures.masks[test], pictures.has_mask[test]
+        result.masks, result.has_mask = chosen(pictures.masks, test), pictures.has_mask[test]
         rows = pictures.rows
         result.scores = _score_table(rows.iloc[test], scored.scores, rows.iloc[held_out], held_out_scores, calibration.threshold)
         result.metrics = run_figures(
@@ -212,23 +229,24 @@ class _Run:
                 rows.iloc[test],
                 scored.scores,
                 scored.maps,
-                pictures.masks[test],
-                pictures.has_mask[test],
+                result.masks,
+                result.has_mask,
                 calibration.threshold,
                 None if calibration.whole is None else scoring.pooled(scored.maps, calibration.rule),
+                MEMORY_SHARE * free_mib(),
             )
         )
         # From maps alone: what whole pictures add is fitted to these very pictures, which would flatter it.
         by_map = replace(calibration, whole=None)
         synthetic_auroc(
             result.metrics,
-            pictures.images[held_out],
-            scoring.pooled(calibration.applied(held_out_errors), calibration.rule),
-            lambda images: scoring.score_pictures(images, work.reconstruct, by_map).scores,
+            images,
+            scoring.pooled_errors(held_out_errors, calibration),
+            lambda images: scoring.score_pictures(images, raw, by_map).scores,
             self.config.seed,
         )
 
-    def _calibrated(self, work: _Scoring, good: _Good, taken_in: bool) -> tuple[Calibration, Doubles, Floats]:
+    def _calibrated(self, work: _Scoring, good: _Good, taken_in: bool) -> tuple[Calibration, Doubles, Rows]:
         """Calibration and threshold, the held-out scores, and the held-out error maps. Sees good training pictures only."""
         train: Observed | None = None
         from_held_out, any_held_out = good.held_out, bool(len(good.held_out))
@@ -241,11 +259,11 @@ class _Run:
                 self.reporter.warning(SMALL_HELD_OUT.format(held_out=len(good.held_out), total=total))
             if taken_in or self.config.whole_weight:
                 train = scoring.observed(good.train, *work.means, keep_errors=False)
-        seen = scoring.observed(from_held_out, *work.means, keep_errors=True)
+        seen = scoring.observed(from_held_out, *work.means, keep_errors=True, zeros=work.zeros)
         assert seen.errors is not None
         about: dict[str, Any] = {"channels": good.channels, "full_scale": good.full_scale, "from_held_out": any_held_out}
         sums = train.sums if train and taken_in else None
-        calibration, scores = scoring.calibrate(work.rule, self.config, sums, seen.errors, **about)
+        calibration, scores = scoring.calibrate(work.rule, self.config, sums, seen.errors, zeros=work.zeros, **about)
         calibration, scores = self._with_whole_picture(calibration, scores, good, train, seen)
         if not any_held_out:
             return calibration, scores[:0], seen.errors[:0]
@@ -273,8 +291,8 @@ class _Run:
 class _Good:
     """Good pictures of the training folder: all that anything is chosen from."""
 
-    train: NDArray[np.uint8]
-    held_out: NDArray[np.uint8]
+    train: Rows
+    held_out: Rows
     channels: int
     full_scale: float | None
 
@@ -286,6 +304,8 @@ class _Scoring:
     reporter: Reporter
     reconstruct: Forward
     rule: ScoringRule
+    zeros: Zeros = np.zeros
+    """Makes room for maps."""
     throughput: Throughput = field(default_factory=Throughput)
     done: int = 0
     total: int = 0
@@ -302,6 +322,11 @@ class _Scoring:
             raise _Cancelled
 
 
+def store_now(work_dir: Path | None) -> Store:
+    """Room for maps: in memory within `MEMORY_SHARE` of what is free now, then in files."""
+    return Store(store_folder(work_dir), MEMORY_SHARE * free_mib())
+
+
 def _score_table(
     test: pd.DataFrame, test_scores: Doubles, held_out: pd.DataFrame, held_out_scores: Doubles, threshold: float
 ) -> pd.DataFrame:
@@ -314,31 +339,6 @@ def _score_table(
 def verdicts(scores: Doubles, threshold: float) -> list[str]:
     """ "defective" where score > threshold, else "good"."""
     return ["defective" if score > threshold else "good" for score in scores]
-
-
-def dataset_summary(dataset: Dataset, pictures: Pictures, config: CaeConfig) -> dict[str, Any]:
-    """What was found and read, as JSON types; `split_digest` identifies the split for repeating the run."""
-    rows = pictures.rows
-    train, held_out = split_validation(rows, config.val_fraction, config.seed)
-    test = rows[rows["split"] == "test"]
-    return {
-        "name": dataset.name,
-        "source": dataset.source,
-        "layout": dataset.layout,
-        "image_size": config.image_size,
-        "channels": pictures.channels,
-        "pictures": len(rows),
-        "train": len(train),
-        "held_out": len(held_out),
-        "test_good": int((test["label"] == 0).sum()),
-        "test_defective": int((test["label"] == 1).sum()),
-        "defects": {str(name): int(count) for name, count in test["defect"][test["label"] == 1].value_counts().items()},
-        "test_with_mask": int(pictures.has_mask[test.index].sum()),
-        "epochs": config.epochs_for(len(train)),
-        "split_digest": split_digest(dataset),
-        "problems": list(dict.fromkeys((*dataset.problems, *pictures.problems))),
-        "notes": list(dict.fromkeys((*dataset.notes, *pictures.notes))),
-    }
 
 
 @dataclass(frozen=True)
@@ -355,12 +355,13 @@ class NewScores:
 def score_with_saved_model(
     model_path: Path,
     calibration: Calibration | Path,
-    images: NDArray[np.uint8] | Callable[[Calibration], NDArray[np.uint8]],
+    images: Rows | Callable[[Calibration], Rows],
     *,
     device: str = "auto",
     min_vram_mib: int = DEFAULT_MIN_VRAM_MIB,
     reporter: Reporter | None = None,
     gpus: Collection[str] = (),
+    work_dir: Path | None = None,
 ) -> NewScores:
     """Scores new pictures with what a run left, in any process.
 
@@ -372,6 +373,7 @@ def score_with_saved_model(
         min_vram_mib: as in `CaeConfig`.
         reporter: told of the scoring phase.
         gpus: keys of the GPUs that are this process's; the others are left to other runs.
+        work_dir: where maps that do not fit into memory are kept meanwhile; None: see `rows.store_folder`.
 
     Raises:
         DataError: model or calibration cannot be read, or the pictures have another size.
@@ -384,5 +386,6 @@ def score_with_saved_model(
     told.profile(profile)
     with cae_keras.held_to(profile.tf_device_string):
         work = _Scoring(told, cae_keras.reconstructor(cae_keras.load_model(model_path)), rule.rule, total=len(pictures))
-        scored = scoring.score_pictures(pictures, work.reconstruct, rule, throughput=work.throughput, tick=work.tick)
+        zeros = store_now(work_dir).zeros
+        scored = scoring.score_pictures(pictures, work.reconstruct, rule, throughput=work.throughput, tick=work.tick, zeros=zeros)
     return NewScores(scored, verdicts(scored.scores, rule.threshold), rule, profile, work.throughput.images_per_s)

@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 
 from app.cae.config import CaeConfig
 from app.cae.error_maps import Doubles, ScoringRule, pooled
+from app.cae.order import quantiles
+from app.cae.rows import Rows, Zeros
 from app.cae.training import Floats
 from app.cae.whole_picture import WholePicture
 from app.core.errors import DataError
@@ -59,9 +61,13 @@ class ErrorSums:
     """(H, W) Σ e²."""
 
     @classmethod
-    def of(cls, maps: Floats) -> Self:
-        wide = maps.astype(np.float64)
-        return cls(len(maps), wide.sum(axis=0), np.square(wide).sum(axis=0))
+    def of(cls, maps: Rows) -> Self:
+        total, squares = np.zeros(maps.shape[1:]), np.zeros(maps.shape[1:])
+        for one in maps:  # the order in which NumPy adds, without the maps as float64
+            wide = one.astype(np.float64)
+            total += wide
+            squares += np.square(wide)
+        return cls(len(maps), total, squares)
 
     def __add__(self, other: ErrorSums) -> ErrorSums:
         return ErrorSums(self.count + other.count, self.total + other.total, self.squares + other.squares)
@@ -127,6 +133,8 @@ class Calibration:
     """White of pictures of more than 8 bits a sample in this data set; new ones are read with it."""
     whole: WholePicture | None = None
     """What a picture as a whole adds to its score; None: nothing."""
+    offset: Floats | None = None
+    """(H, W, C) added to every reconstruction (`app.cae.correction`); None: nothing."""
 
     @property
     def size(self) -> int:
@@ -137,18 +145,22 @@ class Calibration:
         return ((errors - self.mean) / self.spread).astype(np.float32, copy=False)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """What `scoring.npz` holds: `mean`, `spread`, and the rest as JSON text in `about`."""
-        plain = replace(self, whole=None)
-        about = {name: value for name, value in asdict(plain).items() if name not in ("mean", "spread", "whole")}
+        """What `scoring.npz` holds: `mean`, `spread`, `offset`, and the rest as JSON text in `about`."""
+        plain = replace(self, whole=None, offset=None)
+        about = {name: value for name, value in asdict(plain).items() if name not in ("mean", "spread", "whole", "offset")}
         whole = {} if self.whole is None else self.whole.arrays()
-        return {"mean": self.mean, "spread": self.spread, "about": np.array(json.dumps(about)), **whole}
+        offset = {} if self.offset is None else {"offset": self.offset}
+        return {"mean": self.mean, "spread": self.spread, "about": np.array(json.dumps(about)), **offset, **whole}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
         """The reverse of `arrays`. Raises KeyError, TypeError or ValueError where something is missing or odd."""
         about: dict[str, Any] = json.loads(str(arrays["about"]))
         rule = ScoringRule(**about.pop("rule"))
-        return cls(rule=rule, mean=arrays["mean"], spread=arrays["spread"], whole=WholePicture.from_arrays(arrays), **about)
+        offset, mean = arrays.get("offset"), arrays["mean"]
+        if offset is not None and offset.shape != (*mean.shape, about["channels"]):
+            raise ValueError(f"the offset has shape {offset.shape}, the mean {mean.shape}")
+        return cls(rule=rule, mean=mean, spread=arrays["spread"], whole=WholePicture.from_arrays(arrays), offset=offset, **about)
 
     def save(self, path: Path) -> None:
         """Writes `path` as a whole."""
@@ -184,11 +196,12 @@ def calibrate(
     rule: ScoringRule,
     config: CaeConfig,
     train: ErrorSums | None,
-    held_out: Floats,
+    held_out: Rows,
     *,
     channels: int,
     full_scale: float | None = None,
     from_held_out: bool = True,
+    zeros: Zeros = np.zeros,
 ) -> tuple[Calibration, Doubles]:
     """Calibration, threshold and heat scale from good pictures.
 
@@ -205,19 +218,20 @@ def calibrate(
         channels: of the pictures.
         full_scale: see `Calibration`.
         from_held_out: False where nothing is held out and `held_out` are errors of training pictures; it is written down.
+        zeros: makes room for the calibrated maps of `held_out`.
 
     Returns:
         The calibration, and the scores (M,) of `held_out`.
     """
     own = ErrorSums.of(held_out)
     sums = own if train is None else _as_new(train, own) + own
-    maps = np.empty_like(held_out)
+    maps = zeros(held_out.shape, held_out.dtype)
     for place, errors in enumerate(held_out):
         mean, spread = sums.without(errors).moments(rule.calibration)
         maps[place] = (errors - mean) / spread
     scores = pooled(maps, rule)
     mean, spread = sums.moments(rule.calibration)
-    low, high = (float(value) for value in np.quantile(maps, HEAT_QUANTILES))
+    low, high = (float(value) for value in quantiles(maps, HEAT_QUANTILES))
     calibration = Calibration(
         rule,
         mean.astype(np.float32),

@@ -128,6 +128,12 @@ class CaeConfig(BaseModel):
     smoothing_sigma: float = _option(
         1.0, "Scoring", "Smoothing σ", "of the Gaussian over the error map, px at 128; scales with the image size", ge=0.0, le=16.0
     )
+    correct_mean: bool = _option(
+        True,
+        "Scoring",
+        "Correct mean residual",
+        "add to every reconstruction what it lacks, pixel by pixel, on the average training picture; from 20 training pictures on",
+    )
     calibration: Literal["pixel", "global", "none"] = _option(
         "pixel", "Scoring", "Calibration", "z value against good pictures, per pixel (shrunk towards the global values), global, or none"
     )
@@ -240,6 +246,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "schedule": "constant",
         "patience": 5,
         "smoothing_sigma": 0.0,
+        "correct_mean": False,
         "calibration": "none",
         "top_fraction": 0.002,
         "whole_weight": 0.0,

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from app.cae.config import CaeConfig
+from app.cae.rows import Rows, parts
 from app.cae.training import Floats
 
 Doubles = NDArray[np.float64]
@@ -85,8 +86,17 @@ def ssim_maps(pictures: Floats, reconstructions: Floats) -> Floats:
     return result
 
 
-def pooled(maps: Floats, rule: ScoringRule) -> Doubles:
-    """Image scores, float64 (N,): mean of the round(top_fraction · H · W) largest pixels (at least one), maximum, or mean."""
+def pooled(maps: Rows, rule: ScoringRule) -> Doubles:
+    """Image scores, float64 (N,): mean of the round(top_fraction · H · W) largest pixels (at least one), maximum, or mean.
+
+    Args:
+        maps: (N, H, W) float32.
+        rule: its pooling.
+    """
+    return np.concatenate([np.empty(0), *(_pooled(maps[part], rule) for part in parts(maps))])
+
+
+def _pooled(maps: Floats, rule: ScoringRule) -> Doubles:
     flat = maps.reshape(len(maps), maps.shape[1] * maps.shape[2])
     if rule.pooling == "max":
         largest: Doubles = flat.max(axis=1).astype(np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -12,6 +13,10 @@ from numpy.typing import NDArray
 
 from app.cae import metrics
 from app.cae.drawing import DEFECTS, add_defect
+from app.cae.large_sets import pixel_metrics
+from app.cae.rows import Rows, chosen
+from app.cae.scoring import SCORE_BATCH
+from app.cae.training import in_batches
 
 NO_TEST = "There is no test picture, so nothing can be compared with a label."
 NO_MASKS = "No defective test picture has a mask, so there is nothing to compare the maps with."
@@ -34,15 +39,17 @@ class Figures:
     """(T rows) with columns label and defect."""
     scores: NDArray[np.float64]
     """(T,)."""
-    maps: NDArray[np.float32]
-    """(T, S, S)."""
-    masks: NDArray[np.uint8]
-    """(T, S, S) 0/1."""
+    maps: Rows
+    """(T, S, S) float32."""
+    masks: Rows
+    """(T, S, S) uint8, 0/1."""
     has_mask: NDArray[np.bool_]
     """(T,)."""
     threshold: float
     map_scores: NDArray[np.float64] | None = None
     """(T,) pooled maps, where the whole picture adds something to them in `scores`."""
+    memory_mib: float = math.inf
+    """Memory that pixel figures may take; they are computed part by part where they would need more."""
 
 
 def run_figures(found: Figures) -> dict[str, Any]:
@@ -72,16 +79,17 @@ def _image_figures(figures: dict[str, Any], labels: NDArray[Any], scores: NDArra
 
 
 def _pixel_figures(figures: dict[str, Any], found: Figures) -> None:
-    maps, masks = found.maps[found.has_mask], found.masks[found.has_mask]
-    why = None if masks.any() else NO_MASKS
-    _try(figures, "pixel_auroc", lambda: metrics.pixel_auroc(maps, masks), why)
-    _try(figures, "aupro", lambda: metrics.aupro(maps, masks), why)
+    known = np.flatnonzero(found.has_mask)
+    of = pixel_metrics(chosen(found.maps, known), chosen(found.masks, known), found.memory_mib)
+    why = None if of.any_marked else NO_MASKS
+    _try(figures, "pixel_auroc", of.pixel_auroc, why)
+    _try(figures, "aupro", of.aupro, why)
     figures["aupimo"] = figures["aupimo_detail"] = None
     if why:
         figures["not_available"]["aupimo"] = why
         return
     try:
-        result = metrics.aupimo(maps, masks)
+        result = of.aupimo()
     except (ValueError, RuntimeError) as error:
         figures["not_available"]["aupimo"] = str(error)
         return
@@ -124,12 +132,12 @@ def _try(figures: dict[str, Any], name: str, compute: Callable[[], float | None]
 
 def synthetic_auroc(
     figures: dict[str, Any],
-    held_out: NDArray[np.uint8],
+    held_out: Rows,
     good_scores: NDArray[np.float64],
     score: Callable[[NDArray[np.uint8]], NDArray[np.float64]],
     seed: int,
 ) -> None:
-    """Adds `synthetic_auroc`: held-out good pictures against the same with a defect drawn in; what can be known without labels.
+    """Adds `synthetic_auroc`: held-out good pictures (M, H, W, C) against the same with a defect drawn in: what is known without labels.
 
     It tells which of two trained models is better, not which map or pooling suits the real defects.
     """
@@ -140,12 +148,13 @@ def synthetic_auroc(
     random = np.random.default_rng(seed)
     everywhere = np.ones(held_out.shape[1:3], np.bool_)
     kinds = sorted(DEFECTS)
-    broken = np.stack(
-        [
-            add_defect(picture / 255.0, everywhere, kinds[place % len(kinds)], SYNTHETIC_CONTRAST, SYNTHETIC_EXTENT, random)[0]
-            for place, picture in enumerate(held_out)
-        ]
-    )
-    scores = score(np.rint(broken * 255.0).astype(np.uint8))
+
+    def broken(place: int) -> NDArray[np.uint8]:
+        kind = kinds[place % len(kinds)]
+        drawn, _ = add_defect(held_out[place] / 255.0, everywhere, kind, SYNTHETIC_CONTRAST, SYNTHETIC_EXTENT, random)
+        return np.rint(drawn * 255.0).astype(np.uint8)
+
+    batches = in_batches(len(held_out), SCORE_BATCH)
+    scores = np.concatenate([score(np.stack([broken(place) for place in range(part.start, part.stop)])) for part in batches])
     labels = np.repeat([0, 1], [len(good_scores), len(scores)])
     figures["synthetic_auroc"] = metrics.image_auroc(labels, np.r_[good_scores, scores])

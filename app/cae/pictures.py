@@ -1,4 +1,4 @@
-"""A data set's pictures and masks, decoded once into memory."""
+"""A data set's pictures and masks, decoded once: into memory where they fit into a share of it, else into a file."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from app.cae.image_files import PictureError, read_header
 from app.cae.images import LOW_BYTES_NOTE, read_image
 from app.cae.masks import read_mask
 from app.cae.memory import free_mib
+from app.cae.rows import Rows, Store, chosen, in_mib, refuse_full_disk, store_folder
 from app.cae.tables import Dataset
 from app.core.errors import DataError
 
@@ -27,8 +28,15 @@ SAMPLED = 32
 GREY_TOLERANCE = 2
 """Largest difference between channels of a grey picture: JPEG rounds chroma by as much."""
 
-MEMORY_SHARE = 0.6
-"""Share of the free memory that pictures may take; training works on top of them."""
+MEMORY_SHARE = 0.4
+"""Share of the free memory that pictures may take. Training works on top of them and takes up to 800 MiB at 256 px, batch 16: beside 40 %
+of what TensorFlow leaves of 2 GiB it fits. A file is hardly slower, since the system keeps of it in memory what it has room for."""
+
+_ON_DISK = (
+    "{count} pictures of {size} px with {channels} channels need {needed}, more than {share:.0%} of the {free} of memory "
+    "that are free: they are kept in a file in {folder} while they are used."
+)
+_IN_ALL = "{count} pictures of {size} px with {channels} channels, which do not fit into memory, and for their maps"
 
 NAMED = 5
 
@@ -39,12 +47,12 @@ _MIB = 2**20
 class Pictures:
     """Pictures of a data set, one row each, of equal size. N pictures, H = W = size, C = 1 or 3."""
 
-    images: NDArray[np.uint8]
-    """(N, H, W, C)."""
+    images: Rows
+    """(N, H, W, C) uint8; a NumPy array where it fits into memory."""
     rows: pd.DataFrame
     """(N rows) the data set's table without pictures that could not be decoded; index 0..N-1."""
-    masks: NDArray[np.uint8]
-    """(N, H, W) 0/1."""
+    masks: Rows
+    """(N, H, W) uint8, 0/1."""
     has_mask: NDArray[np.bool_]
     """(N,) whether `masks` is known: a readable mask, or a good test picture of a set that has masks (then all zero)."""
     original_sizes: NDArray[np.int64]
@@ -66,6 +74,7 @@ def load_pictures(
     progress: Callable[[int, int], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     available_mib: float | None = None,
+    folder: Path | None = None,
 ) -> Pictures:
     """Decodes every picture and mask.
 
@@ -76,13 +85,15 @@ def load_pictures(
         progress: called with (pictures done, pictures in all).
         cancelled: asked before each picture; True stops.
         available_mib: memory that is free, MiB; None asks the machine.
+        folder: where a file may be made for pictures that take more than `MEMORY_SHARE` of it; None: `rows.store_folder`. The file has no
+            name and is gone once nothing of the result is used any more, or the process has ended in whatever way.
 
     Raises:
-        DataError: the pictures would not fit into memory, or no training picture is left.
+        DataError: the pictures fit neither into memory nor on the disk, or no training picture is left.
     """
     wanted = channels_wanted(dataset, channels)
-    refuse_too_large(dataset.name, len(dataset.table), size, wanted, available_mib)
-    reading = _Reading(dataset, size, wanted)
+    free = free_mib() if available_mib is None else available_mib
+    reading = _Reading(dataset, size, wanted, Store(folder or store_folder(None), MEMORY_SHARE * free), free)
     stopped = False
     for place in range(len(dataset.table)):
         stopped = cancelled is not None and cancelled()
@@ -97,12 +108,20 @@ def load_pictures(
 class _Reading:
     """Arrays being filled."""
 
-    def __init__(self, dataset: Dataset, size: int, channels: int) -> None:
+    def __init__(self, dataset: Dataset, size: int, channels: int, store: Store, free: float) -> None:
         self.dataset, self.size, self.channels = dataset, size, channels
         self.table = dataset.table.reset_index(drop=True)
+        self.notes: list[str] = []
         count = len(self.table)
-        self.images = np.zeros((count, size, size, channels), np.uint8)
-        self.masks = np.zeros((count, size, size), np.uint8)
+        needed = decoded_mib(count, size, channels)
+        if needed > store.left_mib:
+            store.left_mib = 0.0  # both or none
+            tested = int((self.table["split"] == "test").sum())
+            what = _IN_ALL.format(count=count, size=size, channels=channels)
+            refuse_full_disk(store.folder, needed + 2 * result_mib(tested, size, channels), what)
+            self.notes.append(on_disk_note(count, size, channels, needed, free, store.folder))
+        self.images = store.zeros((count, size, size, channels), np.uint8)
+        self.masks = store.zeros((count, size, size), np.uint8)
         self.has_mask = np.zeros(count, np.bool_)
         self.sizes = np.zeros((count, 2), np.int64)
         self.kept: list[int] = []
@@ -120,33 +139,34 @@ class _Reading:
         except PictureError as error:
             self.problems.append(f"{shown}: {error.reason}; left out.")
             return
+        row = len(self.kept)  # not `place`: what is left out leaves no gap
         self.kept.append(place)
-        self.images[place], self.sizes[place] = read.pixels, read.original_size
+        self.images[row], self.sizes[row] = read.pixels, read.original_size
         if label == 0:
             # A good test picture's mask is known to be empty, if masks were drawn at all.
-            self.has_mask[place] = self.masked_set and self.table["split"].iloc[place] == "test"
+            self.has_mask[row] = self.masked_set and self.table["split"].iloc[place] == "test"
         else:
-            self.has_mask[place] = self._read_masks(place, path, shown)
+            self.has_mask[row] = self._read_masks(place, row, path, shown)
         self.low_bytes += [shown] if LOW_BYTES_NOTE in read.notes else []
         self.flat += [shown] if int(read.pixels.min()) == int(read.pixels.max()) else []
         self.small += [shown] if LEAST_SIZE <= min(read.original_size) < self.size else []
 
-    def _read_masks(self, place: int, path: str, shown: str) -> bool:
+    def _read_masks(self, place: int, row: int, path: str, shown: str) -> bool:
         files: Sequence[str] = self.table["masks"].iloc[place]
         if not files:
             return False
-        mask = self.masks[place]
+        mask = np.zeros((self.size, self.size), np.uint8)
         try:
             header = read_header(Path(path))
             for file in files:
                 mask |= read_mask(file, picture=header, size=self.size)
         except PictureError as error:
-            mask[:] = 0
             self.problems.append(f"{self.dataset.shown(str(error.path))}: {error.reason}; {shown} is left out of pixel metrics.")
             return False
         if not mask.any():
             self.problems.append(f"{shown}: its mask marks nothing; left out of pixel metrics.")
             return False
+        self.masks[row] = mask
         return True
 
     def result(self, stopped: bool) -> Pictures:
@@ -158,19 +178,19 @@ class _Reading:
             self.problems.append(f"One flat colour: {_several(self.flat)}.")
         if self.small:
             self.problems.append(f"There are images smaller than the model size of {self.size} px, enlarged: {_several(self.small)}.")
-        notes = (f"{_several(self.low_bytes)}: {LOW_BYTES_NOTE}.",) if self.low_bytes else ()
-        # Picking by number copies: only where something was left out.
-        kept: slice | list[int] = slice(None) if len(rows) == len(self.table) else self.kept
+        if self.low_bytes:
+            self.notes.append(f"{_several(self.low_bytes)}: {LOW_BYTES_NOTE}.")
+        kept, every = len(rows), len(self.table)
         return Pictures(
-            self.images[kept],
+            self.images if kept == every else chosen(self.images, np.arange(kept)),
             rows,
-            self.masks[kept],
-            self.has_mask[kept],
-            self.sizes[kept],
+            self.masks if kept == every else chosen(self.masks, np.arange(kept)),
+            self.has_mask[:kept],
+            self.sizes[:kept],
             self.channels,
             self.dataset.full_scale,
             tuple(self.problems),
-            notes,
+            tuple(self.notes),
             stopped,
         )
 
@@ -197,15 +217,20 @@ def detect_channels(dataset: Dataset) -> int:
     return 1
 
 
-def refuse_too_large(name: str, count: int, size: int, channels: int, available_mib: float | None = None) -> None:
-    """Raises DataError when `count` pictures of `size` px with masks need more than `MEMORY_SHARE` of what is free."""
-    needed = count * size * size * (channels + 1) / _MIB
-    free = free_mib() if available_mib is None else available_mib
-    if needed > MEMORY_SHARE * free:
-        raise DataError(
-            f"{name}: {count} pictures of {size} px with {channels} channels need {needed:.0f} MiB, expected at most "
-            f"{MEMORY_SHARE:.0%} of the {free:.0f} MiB that are free. Choose a smaller image size, grey, or fewer pictures."
-        )
+def on_disk_note(count: int, size: int, channels: int, needed: float, free: float, folder: Path) -> str:
+    """That pictures are kept in a file, and why: `needed` and `free` are MiB of memory."""
+    about = {"needed": in_mib(needed), "share": MEMORY_SHARE, "free": in_mib(free), "folder": folder}
+    return _ON_DISK.format(count=count, size=size, channels=channels, **about)
+
+
+def decoded_mib(count: int, size: int, channels: int) -> float:
+    """What `count` pictures of `size` px take with their masks, MiB."""
+    return count * size * size * (channels + 1) / _MIB
+
+
+def result_mib(count: int, size: int, channels: int) -> float:
+    """What scoring `count` pictures leaves, MiB: maps as float32, inputs, reconstructions and masks as bytes."""
+    return count * size * size * (4 + 2 * channels + 1) / _MIB
 
 
 def _several(names: Sequence[str]) -> str:

@@ -8,6 +8,7 @@ one look-up of each marked pixel give the same number, in a hundredth of the tim
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,19 +119,50 @@ def aupimo(
     _check_bounds(fpr_bounds)
     anomalous = _check(maps, masks, num_thresholds)
     normal = np.sort(maps[~anomalous], axis=None)
-    thresholds = _thresholds(normal, num_thresholds)
+    thresholds = spread_thresholds(normal[0], normal[-1], num_thresholds)  # NaN sorts last
     positives = normal.size - np.searchsorted(normal, thresholds, side="left")
+
+    def areas(window: slice, fpr: Doubles) -> Doubles:
+        return pimo_areas(maps[anomalous], masks[anomalous], thresholds[window], fpr)
+
+    return aupimo_from_counts(anomalous, thresholds, positives, normal.size, areas, fpr_bounds, force=force)
+
+
+def aupimo_from_counts(
+    anomalous: NDArray[np.bool_],
+    thresholds: NDArray[Any],
+    positives: NDArray[np.int64],
+    pixels: int,
+    areas: Callable[[slice, Doubles], Doubles],
+    fpr_bounds: tuple[float, float] = (1e-5, 1e-4),
+    *,
+    force: bool = False,
+) -> Aupimo:
+    """The last step of `aupimo`, for whoever counts in another way.
+
+    Args:
+        anomalous: (N,) images with a mask.
+        thresholds: (K,) ascending.
+        positives: (K,) pixels of normal images that reach each threshold.
+        pixels: of all normal images.
+        areas: told the thresholds between the bounds and their false-positive rates; `pimo_areas` of the anomalous images.
+        fpr_bounds: see `aupimo`.
+        force: see `aupimo`.
+
+    Raises:
+        ValueError, RuntimeError: see `aupimo`.
+    """
     lower, upper = fpr_bounds
-    at_lower, at_upper = (_nearest(positives, normal.size, level) for level in (lower, upper))
+    at_lower, at_upper = (_nearest(positives, pixels, level) for level in (lower, upper))
     if at_upper >= at_lower:
         raise RuntimeError(SAME_THRESHOLD.format(bounds=fpr_bounds))
     window = slice(at_upper, at_lower + 1)
     points = at_lower + 1 - at_upper
     if points <= FEWEST_POINTS and not force:
         raise RuntimeError(TOO_FEW_POINTS.format(points=points, bounds=fpr_bounds, fewest=FEWEST_POINTS))
-    fpr = positives[window] / normal.size
-    per_image = np.full(len(maps), np.nan)
-    per_image[anomalous] = _areas(maps[anomalous], masks[anomalous], thresholds[window], fpr) / math.log(upper / lower)
+    fpr = positives[window] / pixels
+    per_image = np.full(len(anomalous), np.nan)
+    per_image[anomalous] = areas(window, fpr) / math.log(upper / lower)
     np.clip(per_image, 0.0, 1.0, out=per_image)
     return Aupimo(
         per_image,
@@ -161,7 +193,7 @@ def pimo_curves(
     """
     anomalous = _check(maps, masks, num_thresholds)
     normal = np.sort(maps[~anomalous], axis=None)
-    chosen = _thresholds(normal, num_thresholds) if thresholds is None else thresholds
+    chosen = spread_thresholds(normal[0], normal[-1], num_thresholds) if thresholds is None else thresholds
     fpr = (normal.size - np.searchsorted(normal, chosen, side="left")) / normal.size
     tprs = np.full((len(maps), len(chosen)), np.nan)
     for place in np.flatnonzero(anomalous):
@@ -205,21 +237,24 @@ def _check(maps: NDArray[Any], masks: NDArray[Any], num_thresholds: object) -> N
     return anomalous
 
 
-def _thresholds(normal: NDArray[Any], count: int) -> NDArray[Any]:
-    """`count` thresholds from the smallest to the largest of `normal` (sorted), rounded as `torch.linspace` rounds in the maps' dtype."""
-    low, high = normal[0], normal[-1]  # NaN sorts last
+def spread_thresholds(low: np.floating[Any], high: np.floating[Any], count: int) -> NDArray[Any]:
+    """`count` thresholds from the smallest to the largest normal score, rounded as `torch.linspace` rounds in the maps' dtype.
+
+    Raises:
+        ValueError: there is no range, or it does not hold so many distinct ones.
+    """
     if high <= low:
         raise ValueError(FLAT.format(value=low))
     # torch.linspace: the step in the maps' dtype, from either end towards the middle, each threshold rounded once (fused multiply-add).
-    wide = np.longdouble if normal.dtype.itemsize >= 8 else np.float64
+    wide = np.longdouble if low.dtype.itemsize >= 8 else np.float64
     place = np.arange(count)
     with np.errstate(invalid="ignore", over="ignore"):
-        step = wide((high - low) / normal.dtype.type(count - 1))
+        step = wide((high - low) / low.dtype.type(count - 1))
         exact = np.where(place < count // 2, wide(low) + step * place, wide(high) - step * (count - 1 - place))
-        thresholds = exact.astype(normal.dtype)
+        thresholds = exact.astype(low.dtype)
         distinct = bool(np.all(np.diff(thresholds) > 0))
     if not distinct:
-        raise ValueError(NOT_INCREASING.format(count=count, low=low, high=high, dtype=normal.dtype))
+        raise ValueError(NOT_INCREASING.format(count=count, low=low, high=high, dtype=low.dtype))
     return thresholds
 
 
@@ -233,7 +268,7 @@ def _nearest(positives: NDArray[np.int64], pixels: int, level: float) -> int:
     return int(np.argmin(np.abs(positives / pixels - level)))
 
 
-def _areas(maps: NDArray[Any], masks: NDArray[Any], thresholds: NDArray[Any], fpr: Doubles) -> Doubles:
+def pimo_areas(maps: NDArray[Any], masks: NDArray[Any], thresholds: NDArray[Any], fpr: Doubles) -> Doubles:
     """(N,) ∫ recall d(ln F) over the thresholds (ascending) with false-positive rates `fpr` (descending).
 
     A trapezoid sum gives threshold j the weight w_j; recall is the mean over the mask's pixels of "reaches threshold j". So an image's area

@@ -59,7 +59,7 @@ class Reporter(Protocol):
         """The path taken, once TensorFlow is configured."""
 
     def dataset(self, summary: Mapping[str, Any]) -> None:
-        """What was found and read; the keys are those of `cae_pipeline.dataset_summary`."""
+        """What was found and read; the keys are those of `summary.dataset_summary`."""
 
     def epoch(self, row: Row) -> None:
         """An epoch is over."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.cae.calibration import Calibration, ErrorSums, calibrate, image_threshold, uses_training_pictures, with_whole_picture
+from app.cae.correction import Forward
 from app.cae.error_maps import Doubles, ScoringRule, error_maps, pooled
+from app.cae.rows import Rows, Zeros, parts
 from app.cae.training import Floats, Throughput, in_batches, mean_picture, standardise
 from app.core.errors import DataError
 
@@ -29,6 +30,7 @@ __all__ = [
     "iter_errors",
     "observed",
     "pooled",
+    "pooled_errors",
     "score_pictures",
     "summed_errors",
     "unexplained_share",
@@ -38,16 +40,6 @@ __all__ = [
 
 Reconstruct = Callable[[Floats], Floats]
 """float32 (N, H, W, C) in 0..1 → its reconstruction."""
-
-
-class Forward(Protocol):
-    """A forward pass that also tells of the picture as a whole."""
-
-    def __call__(self, pictures: Floats, /) -> Floats:
-        """As `Reconstruct`."""
-
-    def with_features(self, pictures: Floats) -> tuple[Floats, Floats]:
-        """Reconstructions, and features (N, D) of the encoder."""
 
 
 SCORE_BATCH = 32
@@ -60,18 +52,18 @@ _WRONG_SHAPE = "Pictures to score: expected shape (N, {size}, {size}, {channels}
 class Scored:
     """Pictures with their scores."""
 
-    maps: Floats
-    """(N, H, W) raw anomaly maps, larger is worse; never clipped."""
+    maps: Rows
+    """(N, H, W) float32, raw anomaly maps, larger is worse; never clipped."""
     scores: Doubles
     """(N,) pooled maps, and what the picture as a whole adds."""
-    inputs: NDArray[np.uint8]
-    """(N, H, W, C) as the network saw them."""
-    reconstructions: NDArray[np.uint8]
-    """(N, H, W, C)."""
+    inputs: Rows
+    """(N, H, W, C) uint8, as the network saw them."""
+    reconstructions: Rows
+    """(N, H, W, C) uint8."""
 
 
 def iter_errors(
-    images: NDArray[np.uint8], reconstruct: Reconstruct, rule: ScoringRule, throughput: Throughput
+    images: Rows, reconstruct: Reconstruct, rule: ScoringRule, throughput: Throughput
 ) -> Iterator[tuple[slice, Floats, Floats, Floats]]:
     """(places, error maps, network inputs, reconstructions), batch by batch; a batch's time ends when the next is asked for."""
     throughput.start()
@@ -86,8 +78,8 @@ def iter_errors(
 class Observed:
     """What the model shows of good pictures."""
 
-    errors: Floats | None
-    """(N, H, W) error maps, where they were to be kept."""
+    errors: Rows | None
+    """(N, H, W) float32, error maps, where they were to be kept."""
     sums: ErrorSums
     features: Floats
     """(N, D) of the encoder."""
@@ -96,16 +88,18 @@ class Observed:
 
 
 def observed(
-    images: NDArray[np.uint8],
+    images: Rows,
     forward: Forward,
     rule: ScoringRule,
     throughput: Throughput,
     tick: Callable[[int], None],
     *,
     keep_errors: bool,
+    zeros: Zeros = np.zeros,
 ) -> Observed:
-    """One pass over good pictures (N ≥ 1, S, S, C). `tick` is told how many pictures were done, and may raise to stop."""
-    maps, features, squared = np.zeros(images.shape[:3] if keep_errors else (0, 0, 0), np.float32), [], 0.0
+    """One pass over good pictures (N ≥ 1, S, S, C). `tick` is told how many pictures were done, and may raise to stop; `zeros` makes room
+    for the maps that are kept."""
+    maps, features, squared = zeros(images.shape[:3], np.float32) if keep_errors else None, [], 0.0
     sums = ErrorSums(0, np.zeros(images.shape[1:3]), np.zeros(images.shape[1:3]))
 
     def seen(pictures: Floats) -> Floats:
@@ -114,15 +108,15 @@ def observed(
         return rebuilt
 
     for part, errors, pictures, rebuilt in iter_errors(images, seen, rule, throughput):
-        if keep_errors:
+        if maps is not None:
             maps[part] = errors
         sums = sums + ErrorSums.of(errors)
         squared += float(np.square(pictures - rebuilt).mean(dtype=np.float64)) * len(errors)
         tick(len(errors))
-    return Observed(maps if keep_errors else None, sums, np.concatenate(features), squared / len(images))
+    return Observed(maps, sums, np.concatenate(features), squared / len(images))
 
 
-def unexplained_share(images: NDArray[np.uint8], squared_error: float, train: NDArray[np.uint8], mode: str) -> float:
+def unexplained_share(images: Rows, squared_error: float, train: Rows, mode: str) -> float:
     """Share of the variance of good pictures (M ≥ 1, S, S, C) that their reconstructions leave, 0..1.
 
     Args:
@@ -140,7 +134,7 @@ def unexplained_share(images: NDArray[np.uint8], squared_error: float, train: ND
 
 
 def collected_errors(
-    images: NDArray[np.uint8], reconstruct: Reconstruct, rule: ScoringRule, throughput: Throughput, tick: Callable[[int], None]
+    images: Rows, reconstruct: Reconstruct, rule: ScoringRule, throughput: Throughput, tick: Callable[[int], None]
 ) -> Floats:
     """Error maps of all `images`, (N, H, W). `tick` is told how many pictures were done, and may raise to stop."""
     maps = np.zeros(images.shape[:3], np.float32)
@@ -151,7 +145,7 @@ def collected_errors(
 
 
 def summed_errors(
-    images: NDArray[np.uint8], reconstruct: Reconstruct, rule: ScoringRule, throughput: Throughput, tick: Callable[[int], None]
+    images: Rows, reconstruct: Reconstruct, rule: ScoringRule, throughput: Throughput, tick: Callable[[int], None]
 ) -> ErrorSums:
     """Sums over the error maps of `images`, which are not kept."""
     sums = ErrorSums(0, np.zeros(images.shape[1:3]), np.zeros(images.shape[1:3]))
@@ -162,21 +156,24 @@ def summed_errors(
 
 
 def score_pictures(
-    images: NDArray[np.uint8],
+    images: Rows,
     reconstruct: Reconstruct | Forward,
     calibration: Calibration,
     *,
     throughput: Throughput | None = None,
     tick: Callable[[int], None] | None = None,
+    zeros: Zeros = np.zeros,
 ) -> Scored:
     """Anomaly maps and scores of any pictures.
 
     Args:
         images: (N, S, S, C) uint8.
-        reconstruct: the model's forward pass; a `Forward` where the calibration also judges whole pictures.
+        reconstruct: the model's forward pass, without the calibration's offset; a `Forward` where the calibration also judges whole
+            pictures.
         calibration: of the run that trained it.
         throughput: fed batch by batch.
         tick: told how many more pictures are done; may raise to stop.
+        zeros: makes room for maps, inputs and reconstructions.
 
     Raises:
         DataError: size or channels are not those of training.
@@ -184,9 +181,9 @@ def score_pictures(
     size, channels = calibration.size, calibration.channels
     if images.shape[1:] != (size, size, channels):
         raise DataError(_WRONG_SHAPE.format(size=size, channels=channels, shape=images.shape))
-    maps = np.zeros(images.shape[:3], np.float32)
-    inputs, reconstructions = np.zeros_like(images), np.zeros_like(images)
-    whole, added = calibration.whole, np.zeros(len(images))
+    maps = zeros(images.shape[:3], np.float32)
+    inputs, reconstructions = zeros(images.shape, np.uint8), zeros(images.shape, np.uint8)
+    whole, scores = calibration.whole, np.zeros(len(images))
     features: list[Floats] = []
 
     def seen(pictures: Floats) -> Floats:
@@ -194,15 +191,25 @@ def score_pictures(
         features.append(found)
         return rebuilt
 
-    forward: Reconstruct = reconstruct if whole is None else seen
-    for part, errors, pictures, rebuilt in iter_errors(images, forward, calibration.rule, throughput or Throughput()):
-        maps[part] = calibration.applied(errors)
+    def corrected(pictures: Floats) -> Floats:
+        rebuilt = (reconstruct if whole is None else seen)(pictures)
+        return rebuilt if calibration.offset is None else rebuilt + calibration.offset
+
+    for part, errors, pictures, rebuilt in iter_errors(images, corrected, calibration.rule, throughput or Throughput()):
+        found = calibration.applied(errors)
+        maps[part], scores[part] = found, pooled(found, calibration.rule)
         if whole is not None:
-            added[part] = whole.added(images[part], features.pop())
+            scores[part] += whole.added(images[part], features.pop())
         inputs[part], reconstructions[part] = _as_uint8(pictures), _as_uint8(rebuilt)
         if tick is not None:
             tick(len(errors))
-    return Scored(maps, pooled(maps, calibration.rule) + added, inputs, reconstructions)
+    return Scored(maps, scores, inputs, reconstructions)
+
+
+def pooled_errors(errors: Rows, calibration: Calibration) -> Doubles:
+    """Scores (N,) of error maps (N, H, W) by their maps alone, without holding all maps at once."""
+    by_part = (pooled(calibration.applied(errors[part]), calibration.rule) for part in parts(errors))
+    return np.concatenate([np.empty(0), *by_part])
 
 
 def _as_uint8(pictures: Floats) -> NDArray[np.uint8]:

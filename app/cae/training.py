@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from app.cae.config import CaeConfig
 from app.cae.reporting import Reporter, Row
+from app.cae.rows import Rows
 
 Floats = NDArray[np.float32]
 Weights = list[NDArray[np.generic]]
@@ -103,20 +104,25 @@ def in_batches(count: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def mean_picture(images: NDArray[np.uint8], mode: str) -> Floats:
-    """(H, W, C) mean of the standardised pictures, without holding all of them as floats."""
+def mean_picture(images: Rows, mode: str) -> Floats:
+    """(H, W, C) mean of the standardised pictures (N, H, W, C), without holding all of them as floats."""
     total = np.zeros(images.shape[1:], np.float64)
     for part in in_batches(len(images), 64):
-        total += standardise(images[part], mode).sum(axis=0, dtype=np.float64)
+        # The sums of 64 pictures are added up, as ever, so that the mean is the same to the last bit.
+        of_part = np.zeros_like(total)
+        for place in range(part.start, part.stop):
+            of_part += standardise(images[place : place + 1], mode)[0]
+        total += of_part
     return (total / len(images)).astype(np.float32)
 
 
 @dataclass
 class TrainingBatches:
-    """Masked input and clean target of any batch of any epoch. Pictures stay uint8 in memory; a batch is made when it is asked for."""
+    """Masked input and clean target of any batch of any epoch. Pictures stay uint8, in memory or not; a batch is made when it is asked for,
+    and what an epoch shuffles is row numbers."""
 
-    images: NDArray[np.uint8]
-    """(N, H, W, C)."""
+    images: Rows
+    """(N, H, W, C) uint8."""
     config: CaeConfig
     multiple: int = 1
     """Devices that share every batch evenly: the last, shorter one is filled up to a multiple of it with pictures of the same epoch."""

@@ -23,6 +23,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from app.cae.rows import Rows
 from app.cae.training import Floats, in_batches
 
 Doubles = NDArray[np.float64]
@@ -49,7 +50,7 @@ DARKEST = 0.01
 """Added before logarithms, on the scale 0..1: a black or constant picture is far away, not infinitely far."""
 
 
-def photometry(images: NDArray[np.uint8]) -> Doubles:
+def photometry(images: Rows) -> Doubles:
     """(N, 2): logarithms of mean and standard deviation of each picture (N, H, W, C), values in 0..1, all channels together."""
     found = np.empty((len(images), 2))
     for part in in_batches(len(images), 64):
@@ -123,7 +124,7 @@ class WholePicture:
         encoder, encoder_z = Gaussian.fit(features.astype(np.float64))
         return cls(photo, encoder, unit), unit * (photo_z + ENCODER_SHARE * encoder_z)
 
-    def added(self, images: NDArray[np.uint8], features: Floats) -> Doubles:
+    def added(self, images: Rows, features: Floats) -> Doubles:
         """What pictures (N, H, W, C) with encoder features (N, D) have added to their scores, (N,)."""
         return self.unit * (self.photometry.z(photometry(images)) + ENCODER_SHARE * self.encoder.z(features.astype(np.float64)))
 

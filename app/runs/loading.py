@@ -76,7 +76,8 @@ def load_dataset_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def load_maps(folder: Path) -> Maps | None:
-    """Every test picture's map, input, reconstruction and mask; `None` when there are none or the file is damaged."""
+    """Every test picture's map, input, reconstruction and mask; `None` when there are none or the file is damaged. Large arrays are mapped,
+    not read: they come into memory picture by picture."""
     arrays = _read_npz(Path(folder) / "maps.npz")
     try:
         return Maps(**{name: arrays[name] for name in Maps.__dataclass_fields__})
@@ -128,11 +129,9 @@ def _read_csv(path: Path, text: tuple[str, ...] = ()) -> pd.DataFrame:
 
 
 def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    import numpy as np
+    from app.cae.rows import load_npz
 
     try:
-        # Opened here: np.load leaves its own file open when the archive is damaged.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+        return load_npz(path)
     except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
         return {}

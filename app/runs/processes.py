@@ -11,6 +11,8 @@ from pathlib import Path
 
 import psutil
 
+from app.cae.memory import container_memory_left_mib
+
 MIB = 1024 * 1024
 _CLOCK_TOLERANCE_S = 2.0
 """psutil derives start times from the boot time, which a clock that is being set can shift by a second."""
@@ -100,40 +102,6 @@ def memory_now(cgroup_root: Path = Path("/sys/fs/cgroup"), self_cgroup: Path = P
         free = int(psutil.virtual_memory().available // MIB)
     left = container_memory_left_mib(cgroup_root, self_cgroup)
     return Memory(rss, left if free is None or (left is not None and left < free) else free, oom_kills())
-
-
-def container_memory_left_mib(cgroup_root: Path, self_cgroup: Path) -> int | None:
-    """What the tightest memory limit of this cgroup (v2 or v1) and its parents leaves, MiB; `None` without a limit.
-
-    Page cache that the kernel would give up first (`inactive_file`) does not count as used.
-    """
-    try:
-        lines = self_cgroup.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    left: list[int] = []
-    for line in lines:
-        _, controllers, inner = line.split(":", 2) if line.count(":") >= 2 else ("", "?", "")
-        if controllers != "" and "memory" not in controllers.split(","):
-            continue
-        root = cgroup_root if controllers == "" else cgroup_root / "memory"
-        names = ("memory.max", "memory.current") if controllers == "" else ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        place = Path(inner.lstrip("/"))
-        left += [value for group in (place, *place.parents) if (value := _left_in(root / group, *names)) is not None]
-    return min(left, default=None)
-
-
-def _left_in(group: Path, limit_name: str, usage_name: str) -> int | None:
-    try:
-        limit, used = int((group / limit_name).read_text()), int((group / usage_name).read_text())
-    except (OSError, ValueError):
-        return None
-    cache = 0
-    with contextlib.suppress(OSError, ValueError):
-        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        cache = int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
-    # cgroup v1 writes "no limit" as a number near 2**63.
-    return max(0, limit - max(0, used - cache)) // MIB if limit < 2**60 else None
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from app.cae.rows import LazyRows, Rows, save_npz
 from app.core.errors import RunError
 from app.runs.files import plain, write_by
 from app.runs.folder import RunFolder
@@ -57,27 +58,27 @@ def _steps(result: CaeResult) -> list[tuple[str, Callable[[Path], object]]]:
     if scores is not None:
         steps.append(("scores.csv", lambda temp: scores.to_csv(temp, index=False, lineterminator="\n")))
     if calibration is not None:
-        steps.append(("scoring.npz", lambda temp: _save_arrays(temp, calibration.arrays())))
+        steps.append(("scoring.npz", lambda temp: save_npz(temp, calibration.arrays())))
     if model is not None:
         steps.append(("model.keras", model.save))
     if result.maps is not None:
-        steps.append(("maps.npz", lambda temp: _save_arrays(temp, _map_arrays(result))))
+        steps.append(("maps.npz", lambda temp: save_npz(temp, _map_arrays(result))))
     return steps
 
 
-def _map_arrays(result: CaeResult) -> dict[str, npt.NDArray[Any]]:
+def _map_arrays(result: CaeResult) -> dict[str, Rows]:
     """What `Maps` holds. The first rows of scores.csv are the pictures of the maps, in the same order."""
     assert result.maps is not None
     return {
-        "maps": np.asarray(result.maps, np.float32),
-        "inputs": np.asarray(result.inputs, np.uint8),
-        "reconstructions": np.asarray(result.reconstructions, np.uint8),
-        "masks": np.asarray(result.masks, np.uint8),
+        "maps": as_type(result.maps, np.float32),
+        "inputs": as_type(result.inputs, np.uint8),
+        "reconstructions": as_type(result.reconstructions, np.uint8),
+        "masks": as_type(result.masks, np.uint8),
         "has_mask": np.asarray(result.has_mask, np.bool_),
         "indices": np.arange(len(result.maps), dtype=np.int64),
     }
 
 
-def _save_arrays(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Not compressed: float maps hardly shrink, and pages load them often."""
-    np.savez(path, **arrays)  # type: ignore[arg-type]  # the stub takes any dict for allow_pickle too
+def as_type(array: Any, dtype: npt.DTypeLike) -> Rows:
+    """`array` as NumPy array of `dtype`; rows that lie outside memory, which have it, stay there."""
+    return array if isinstance(array, LazyRows) else np.asarray(array, dtype)

@@ -15,7 +15,8 @@ from app.cae.folders import list_pictures, relative_to
 from app.cae.image_files import PictureError
 from app.cae.images import read_image
 from app.cae.memory import free_mib
-from app.cae.pictures import MEMORY_SHARE, NAMED
+from app.cae.pictures import MEMORY_SHARE, NAMED, on_disk_note, result_mib
+from app.cae.rows import FileRows, Rows, Store, chosen, refuse_full_disk, store_folder
 from app.core.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,10 +26,7 @@ NO_PICTURES = "PICTURE: expected at least one picture file or a folder of them, 
 NONE_LEFT = "PICTURE: none of {count} can be scored. The first: {first}"
 LEFT_OUT = "{name}: {reason}; left out."
 ENLARGED = "is smaller than the {size} px that the model sees, so it was enlarged"
-TOO_MANY = (
-    "PICTURE: {count} pictures of {size} px need {needed:.0f} MiB to be scored, expected at most {share:.0%} of the {free:.0f} MiB "
-    "that are free. Score fewer at once."
-)
+ON_THE_DISK = "{count} pictures of {size} px, which do not fit into memory, and for their maps"
 _MIB = 2**20
 
 
@@ -80,22 +78,24 @@ class Reading:
     kept: list[Given] = field(default_factory=list)
     sizes: list[tuple[int, int]] = field(default_factory=list)
     """(width, height) in viewing order, px, of each picture kept."""
+    folder: Path | None = None
+    """Where pictures that do not fit into memory are kept meanwhile; None: see `rows.store_folder`."""
+    _kept_on_disk: list[str] = field(default_factory=list)
     _noted: dict[str, list[str]] = field(default_factory=dict)
 
     @property
     def notes(self) -> list[str]:
-        """What people should know about single pictures that were scored, one sentence for each kind."""
-        return [f"{_several(names)}: {note}." for note, names in self._noted.items()]
+        """What people should know about the pictures that were scored, one sentence for each kind."""
+        return [*self._kept_on_disk, *(f"{_several(names)}: {note}." for note, names in self._noted.items())]
 
-    def __call__(self, rule: Calibration) -> NDArray[np.uint8]:
-        """(N, S, S, C) of the pictures that can be read.
+    def __call__(self, rule: Calibration) -> Rows:
+        """(N, S, S, C) uint8 of the pictures that can be read.
 
         Raises:
-            DataError: none can be, or they do not fit into memory.
+            DataError: none can be, or they fit neither into memory nor on the disk.
         """
         size, channels = rule.size, rule.channels
-        _refuse_too_many(len(self.given), size, channels)
-        images = np.zeros((len(self.given), size, size, channels), np.uint8)
+        images = self._room(size, channels)
         first = ""
         for place, picture in enumerate(self.given):
             try:
@@ -112,7 +112,20 @@ class Reading:
             self.progress(place + 1, len(self.given))
         if not self.kept:
             raise DataError(NONE_LEFT.format(count=len(self.given), first=first))
-        return images[: len(self.kept)]
+        return chosen(images, np.arange(len(self.kept)))
+
+    def _room(self, size: int, channels: int) -> NDArray[np.uint8] | FileRows:
+        """For all pictures: in memory where that is free for them and what comes of them."""
+        count, free = len(self.given), free_mib()
+        pictures = count * size * size * channels / _MIB
+        needed = pictures + result_mib(count, size, channels)
+        store = Store(store_folder(self.folder), MEMORY_SHARE * free if needed <= MEMORY_SHARE * free else 0.0)
+        if not store.left_mib:
+            # The maps also as the file that stays.
+            what = ON_THE_DISK.format(count=count, size=size)
+            refuse_full_disk(store.folder, needed + result_mib(count, size, channels), what)
+            self._kept_on_disk.append(on_disk_note(count, size, channels, needed, free, store.folder))
+        return store.zeros((count, size, size, channels), np.uint8)
 
     def _note(self, name: str, original: tuple[int, int], notes: Sequence[str], size: int) -> None:
         for note in (*notes, *([ENLARGED.format(size=size)] if min(original) < size else ())):
@@ -122,10 +135,3 @@ class Reading:
 def _several(names: Sequence[str]) -> str:
     more = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _refuse_too_many(count: int, size: int, channels: int) -> None:
-    # Picture, network input and reconstruction as bytes, the map as float32.
-    needed, free = count * size * size * (3 * channels + 4) / _MIB, free_mib()
-    if needed > MEMORY_SHARE * free:
-        raise DataError(TOO_MANY.format(count=count, size=size, needed=needed, share=MEMORY_SHARE, free=free))

@@ -31,10 +31,8 @@ from app.runs.waiting import Turn
 from app.runs.worker import explain
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from app.cae.cae_pipeline import NewScores
+    from app.cae.rows import Rows
     from app.cae.scoring import Calibration
 
 Echo = Callable[[str], None]
@@ -204,7 +202,7 @@ class _Worker:
                 return None
             recorder.change(at_once=True, state="running", started=utc_now(), message=None)
             reporter = FolderReporter(recorder, self.config, on_profile=turn.settle, echo=self.echo, gpus=turn.keys)
-            reading = Reading(given, partial(_tell, reporter, "reading"), partial(self._problem, recorder))
+            reading = Reading(given, partial(_tell, reporter, "reading"), partial(self._problem, recorder), folder=self.place.path)
             found = self._forward(reading, reporter)
         finally:
             turn.over()
@@ -222,7 +220,7 @@ class _Worker:
     def _forward(self, reading: Reading, reporter: FolderReporter) -> NewScores:
         from app.cae.cae_pipeline import score_with_saved_model
 
-        def read(rule: Calibration) -> NDArray[np.uint8]:
+        def read(rule: Calibration) -> Rows:
             images = reading(rule)
             # TensorFlow starts and the model is loaded before the first batch is told of.
             _tell(reporter, "scoring", 0, len(images))
@@ -236,6 +234,7 @@ class _Worker:
             min_vram_mib=self.config.min_vram_mib,
             reporter=reporter,
             gpus=reporter.gpus,
+            work_dir=self.place.path,
         )
 
     def _problem(self, recorder: Recorder, sentence: str) -> None:

@@ -16,9 +16,11 @@ from PIL import Image
 from app.cae.heat_maps import Scale, heat_map
 from app.cae.image_files import PictureError
 from app.cae.images import read_image
+from app.cae.rows import save_npz
 from app.core.errors import RunError
 from app.runs.files import write_by, write_bytes, write_json
 from app.runs.folder import RunFolder
+from app.runs.results import as_type
 from app.runs.score_folder import HEAT_MAPS, PREVIEWS
 from app.runs.score_inputs import Reading
 from app.runs.sentences import cannot_write
@@ -88,12 +90,12 @@ class Writer:
     def _save_maps(self, path: Path) -> None:
         scored = self.found.scored
         arrays = {
-            "maps": np.asarray(scored.maps, np.float32),
-            "inputs": np.asarray(scored.inputs, np.uint8),
-            "reconstructions": np.asarray(scored.reconstructions, np.uint8),
+            "maps": as_type(scored.maps, np.float32),
+            "inputs": as_type(scored.inputs, np.uint8),
+            "reconstructions": as_type(scored.reconstructions, np.uint8),
             "sizes": np.asarray(self.reading.sizes, np.int64).reshape(-1, 2),
         }
-        np.savez(path, **arrays)  # type: ignore[arg-type]  # the stub takes any dict for allow_pickle too
+        save_npz(path, arrays)
 
     def _write_pictures(self, place: int, row: dict[str, Any], scale: Scale) -> None:
         coloured = Image.fromarray(heat_map(self.found.scored.maps[place], scale, (row["width"], row["height"])))

@@ -149,7 +149,8 @@ def _uploaded_zip() -> str | None:
     if upload is None:
         st.caption(
             "A zip of a folder in any layout that is recognised. It is unpacked on this machine, beside the runs, and goes nowhere else; "
-            f"{KEPT_DAYS} days after it was last chosen it is removed, unless a run was started with it."
+            f"{KEPT_DAYS} days after it was last chosen it is removed, unless a run was started with it. "
+            f"For more than one upload may have (error 413: a server in front of this page takes less), choose *{CHOICES[FOLDER]}* above."
         )
         return None
     if upload.file_id not in known or not Path(known[upload.file_id]).is_dir():

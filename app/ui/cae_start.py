@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from app.cae.config import CaeConfig, make_config
+from app.cae.memory import free_mib
 from app.core.device_policy import Decision
 from app.core.errors import AppError
 from app.runs.folder import RunFolder
@@ -27,9 +29,11 @@ PATH_LINK = "run_on"
 START = "cae_start"
 SAID = "_cae_said"
 _LAST_START = "_cae_last_start"
+"""What was started last: its configuration, its run, and when the page was first drawn after it (`None`: not yet)."""
 
 PATHS = {"device_tab": "as on the Device tab ({chosen})", "auto": "auto", "cpu": "CPU", "gpu": "GPU"}
 DOUBLE_CLICK_S = 1.5
+TWICE = "The second press started nothing: run {run_id} was started a moment ago with the same options. Press once more to start it again."
 
 
 def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
@@ -75,6 +79,7 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
     for problem in filter(None, (blocked, wrong)):
         st.error(escaped(problem), icon=":material/tune:")
     _say_what_happened(source is None, wrong)
+    _note_drawn()
 
 
 def _checked(source: str) -> tuple[CaeConfig | None, str | None]:
@@ -100,17 +105,29 @@ def start(values: Mapping[str, Any]) -> None:
     """Start a run and show it; what went wrong is said under the button. Call from a callback, before the page is drawn."""
     try:
         config = make_config(values)
-        last, when = st.session_state.get(_LAST_START, (None, 0.0))
-        if config == last and time.monotonic() - when < DOUBLE_CLICK_S:
+        if (before := _started_a_moment_ago(config)) is not None:
+            st.toast(escaped(TWICE.format(run_id=before)), icon=":material/block:")
             return
-        slurm = cae_launch.settings()
-        st.session_state[_LAST_START] = (config, time.monotonic())
-        folder = start_run(config, state.runs_dir(), slurm=slurm)
+        folder = start_run(config, state.runs_dir(), slurm=cae_launch.settings())
     except AppError as error:
         st.session_state[SAID] = str(error)
         return
+    st.session_state[_LAST_START] = (config, folder.run_id, None)
     st.session_state[state.SELECTED_RUN] = folder.run_id
     st.toast(f"Run {folder.run_id} is set up; it is shown on the right.", icon=":material/play_circle:")
+
+
+def _started_a_moment_ago(config: CaeConfig) -> str | None:
+    """The run that a press just before has started with the same options, so that this press is the second of a double one."""
+    last, run_id, drawn = st.session_state.get(_LAST_START, (None, "", 0.0))
+    # On a slow page the visitor sees what the first press did only when the page is drawn; from then on it may be meant.
+    return run_id if config == last and (drawn is None or time.monotonic() - drawn < DOUBLE_CLICK_S) else None
+
+
+def _note_drawn() -> None:
+    last, run_id, drawn = st.session_state.get(_LAST_START, (None, "", 0.0))
+    if drawn is None:
+        st.session_state[_LAST_START] = (last, run_id, time.monotonic())
 
 
 def resume(folder: RunFolder) -> None:
@@ -141,7 +158,7 @@ def _sentence(config: CaeConfig, look: Look, decision: Decision, runs: pd.DataFr
     words.append(
         f"{'at most' if config.patience else 'about'} {fmt.duration(expected.seconds)}" if expected.seconds else "duration unknown"
     )
-    words.append(f"needs about {_gib(estimate.memory_mib(config, work))} of memory")
+    words.append(_needs(estimate.room(config, work, _free_mib())))
     st.markdown("; ".join(words) + ".")
     st.caption(f"Estimate {escaped(expected.basis)}: {_counts(config, work)}")
     for warning in decision.warnings:
@@ -151,6 +168,19 @@ def _sentence(config: CaeConfig, look: Look, decision: Decision, runs: pd.DataFr
 def _counts(config: CaeConfig, work: Work) -> str:
     epochs = counted(config.epochs_for(work.train), "epoch")
     return f"{epochs} of {counted(work.train, 'picture')}, {work.held_out} held out, {work.test} to test."
+
+
+def _needs(room: estimate.Room) -> str:
+    words = f"needs about {_gib(room.memory_mib)} of memory"
+    return f"{words} and {fmt.mib(room.disk_mib)} of disk, since the pictures do not fit into memory" if room.disk_mib else words
+
+
+def _free_mib() -> float:
+    """Of memory, MiB; without end where a bad TWOPATH_MEMORY_MIB keeps it from being told: the run will say so."""
+    try:
+        return free_mib()
+    except AppError:
+        return math.inf
 
 
 def _where(decision: Decision) -> str:

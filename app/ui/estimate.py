@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import pandas as pd
 
 from app.cae.config import CaeConfig
+from app.cae.pictures import MEMORY_SHARE, decoded_mib
 
 MEASURED_TRAIN_PER_S = 140.0
 MEASURED_SCORE_PER_S = 350.0
@@ -98,11 +100,38 @@ memory measured with TensorFlow 2.21, MiB, this formula in brackets: 128 px batc
 1090-1120 [1020], 128 px batch 64 1360 [1560], 256 px batch 16 1660 [1570]."""
 
 
+@dataclass(frozen=True)
+class Room:
+    """What a run's process will take, MiB."""
+
+    memory_mib: float
+    disk_mib: float = 0.0
+    """Of files that it keeps in its folder meanwhile, in place of memory."""
+
+
+def room(config: CaeConfig, work: Work, free_mib: float = math.inf) -> Room:
+    """What the run will need where `free_mib` of memory are free: by the rules of `app.cae.pictures` and `app.cae.rows`."""
+    in_memory = memory_mib(config, work)
+    pictures = decoded_mib(work.train + work.held_out + work.test, config.image_size, work.channels)
+    free = free_mib - PROCESS_MIB / 2  # what TensorFlow takes before pictures are read
+    if pictures <= MEMORY_SHARE * free:
+        return Room(in_memory)
+    maps = _maps_mib(config, work)
+    kept = min(maps, MEMORY_SHARE * max(0.0, free - _step_mib(config, work)))  # what training took is not given back
+    return Room(in_memory - pictures - maps + kept, pictures + maps - kept)
+
+
 def memory_mib(config: CaeConfig, work: Work) -> float:
-    """Memory the run's process will hold, MiB: TensorFlow, the pictures as bytes, one training step, the maps of the test pictures."""
-    pixels = config.image_size**2
-    pictures = (work.train + work.held_out + work.test) * pixels * (work.channels + 1)
+    """Memory the run's process will hold, MiB, where all fits: TensorFlow, the pictures as bytes, one training step, the maps of the test
+    pictures."""
+    pictures = decoded_mib(work.train + work.held_out + work.test, config.image_size, work.channels)
+    return PROCESS_MIB + pictures + _step_mib(config, work) + _maps_mib(config, work)
+
+
+def _step_mib(config: CaeConfig, work: Work) -> float:
     stages = 2 * sum(config.base_filters * 2.0**stage / 4.0 ** (stage + 1) for stage in range(4))
-    step = config.batch_size * pixels * (stages * KEPT_PER_FILTER + work.channels * KEPT_PER_CHANNEL) * 4
-    maps = (work.test * (4 + 2 * work.channels) + work.held_out * 8) * pixels
-    return PROCESS_MIB + (pictures + step + maps) / 2**20
+    return config.batch_size * config.image_size**2 * (stages * KEPT_PER_FILTER + work.channels * KEPT_PER_CHANNEL) * 4 / 2**20
+
+
+def _maps_mib(config: CaeConfig, work: Work) -> float:
+    return (work.test * (4 + 2 * work.channels) + work.held_out * 8) * config.image_size**2 / 2**20

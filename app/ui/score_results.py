@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from app.cae.image_files import PictureError
 from app.cae.images import read_image
+from app.cae.rows import load_npz
 from app.core.errors import AppError
 from app.runs.folder import RunFolder
 from app.runs.score_folder import Scoring, remove_scoring
@@ -212,8 +213,8 @@ def maps_of(folder: str, stamp: int) -> dict[str, NDArray[Any]] | None:
     """`maps` (N, S, S) and `inputs` (N, S, S, C) of a scoring; `None` when they cannot be read."""
     del stamp
     try:
-        with (Path(folder) / "maps.npz").open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            return {name: archive[name] for name in ("maps", "inputs")}
+        arrays = load_npz(Path(folder) / "maps.npz")
+        return {name: arrays[name] for name in ("maps", "inputs")}
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None
 

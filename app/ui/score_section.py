@@ -46,8 +46,9 @@ SHOWN_LENGTH = 40
 NONE = "none"
 
 KEPT = (
-    f"Up to {MAX_UPLOADS} files of {MAX_FILE_MIB} MiB, {MAX_TOTAL_MIB} MiB together. They are removed when they have been scored; scores, "
-    "heat maps and small previews stay in the run's folder, for everybody who sees this run, until they are removed below."
+    f"Up to {MAX_UPLOADS} files of {{file}} MiB, {MAX_TOTAL_MIB} MiB together; error 413 means that a server in front of this page takes "
+    f"less. For more, choose *{TYPED}*. Uploads are removed when they have been scored; scores, heat maps and small previews stay in the "
+    "run's folder, for everybody who sees this run, until they are removed below."
 )
 
 INSIDE = (
@@ -100,7 +101,7 @@ def _ask(folder: RunFolder) -> None:
         args=(folder,),
         help="Starts a process that reads the pictures, runs the model and writes scores and heat maps. It waits for runs on its device.",
     )
-    st.caption(KEPT if source == UPLOAD else INSIDE.format(root=escaped(str(state.data_root()))))
+    st.caption(KEPT.format(file=max_file_mib()) if source == UPLOAD else INSIDE.format(root=escaped(str(state.data_root()))))
     for sentence in (trouble, st.session_state.pop(_SAID, None)):
         if sentence:
             st.error(escaped(sentence), icon=":material/error:")
@@ -117,11 +118,16 @@ def _uploader(folder: RunFolder) -> str | None:
         "Pictures to score",
         type=sorted(suffix.removeprefix(".") for suffix in SUFFIXES),
         accept_multiple_files=True,
-        max_upload_size=MAX_FILE_MIB,
+        max_upload_size=max_file_mib(),
         key=upload_key(folder.run_id),
         label_visibility="collapsed",
     )
     return too_much([file.size for file in files]) if files else ""
+
+
+def max_file_mib() -> int:
+    """What one upload may have, MiB: where the server takes less (`server.maxUploadSize`), it would answer with a bare error 413."""
+    return min(MAX_FILE_MIB, int(st.get_option("server.maxUploadSize")))
 
 
 def too_much(sizes: list[int]) -> str | None:

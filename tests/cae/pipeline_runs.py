@@ -7,6 +7,7 @@ OUT/<name>.npz. One process, because starting TensorFlow takes longer than the r
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -85,4 +86,5 @@ def carry_out(entry: dict[str, Any], out: Path) -> None:
 
 if __name__ == "__main__":
     for planned in json.load(sys.stdin):
+        os.environ.update(planned.get("env", {}))  # holds for those that follow, too
         carry_out(planned, Path(sys.argv[1]))

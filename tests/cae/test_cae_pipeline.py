@@ -117,6 +117,12 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         {"name": "stopped_reading", "config": {**TINY, "data": str(folder)}, "cancel_in": "reading"},
         {"name": "stopped_training", "config": {**TINY, "data": str(folder)}, "cancel_in": "training"},
         {"name": "stopped_scoring", "config": {**TINY, "data": str(folder)}, "cancel_in": "scoring"},
+        # Last: the environment stays.
+        {
+            "name": "on_disk",
+            "config": {**TINY, "data": str(folder), "epochs": 6, "val_fraction": 0.2},
+            "env": {"TWOPATH_MEMORY_MIB": "0.1"},
+        },
     ]
     found = carry_out(plan, place / "out")
     found["place"] = Outcome({"out": place / "out"}, {})
@@ -154,7 +160,8 @@ def test_phases_come_in_order_and_end_complete(outcomes: dict[str, Outcome]) -> 
     phases = outcomes["plain"].phases
     assert list(dict.fromkeys(name for name, _, _ in phases)) == ["reading", "training", "scoring"]
     last = {name: (done, total) for name, done, total in phases}
-    assert last == {"reading": (46, 46), "training": (18, 18), "scoring": (16 + 6 + 24, 46)}
+    # Training pictures twice: for their mean residual, then for their errors.
+    assert last == {"reading": (46, 46), "training": (18, 18), "scoring": (16 + 6 + 2 * 24, 70)}
 
 
 def test_figures_are_those_of_the_scores_and_maps(outcomes: dict[str, Outcome]) -> None:
@@ -198,6 +205,17 @@ def test_whole_pictures_count_beside_their_maps(outcomes: dict[str, Outcome]) ->
     assert np.abs(scores - by_map).max() > 1e-3
     assert run.metrics["image_auroc_maps"] == pytest.approx(roc_auc_score(labels, by_map), abs=1e-12)
     assert "image_auroc_maps" not in outcomes["documented"].metrics
+
+
+def test_the_mean_residual_is_put_right_where_there_are_training_pictures_enough(outcomes: dict[str, Outcome]) -> None:
+    offsets = {}
+    for name in ("plain", "documented", "single"):
+        with np.load(outcomes["place"].out / f"{name}.scoring.npz") as archive:
+            offsets[name] = archive["offset"] if "offset" in archive.files else None
+    assert offsets["plain"].shape == (64, 64, 1)
+    assert np.abs(offsets["plain"]).max() > 0
+    assert offsets["documented"] is None
+    assert offsets["single"] is None
 
 
 def test_no_choice_is_made_with_the_labels_or_masks_of_the_test_set(outcomes: dict[str, Outcome]) -> None:
@@ -284,6 +302,19 @@ def test_a_run_can_be_stopped_in_every_phase(outcomes: dict[str, Outcome]) -> No
     assert scoring.epochs == 2
     assert scoring.phases[-1][0] == "scoring"
     assert (scoring.table, scoring.metrics) == (None, {})
+
+
+def test_f10_pictures_on_disk_give_the_same_to_the_last_bit(outcomes: dict[str, Outcome]) -> None:
+    run, filed = outcomes["plain"], outcomes["on_disk"]
+    assert filed.told.get("error") is None
+    assert not [note for note in run.dataset["notes"] if "kept in a file" in note]
+    assert [note for note in filed.dataset["notes"] if "kept in a file" in note]
+    assert filed.arrays.keys() == run.arrays.keys()
+    for name, array in run.arrays.items():
+        np.testing.assert_array_equal(filed.arrays[name], array, err_msg=name)
+    assert (filed.table, filed.threshold, filed.metrics) == (run.table, run.threshold, run.metrics)
+    left = [path.name for path in (outcomes["place"].told["out"] / "on_disk").iterdir()]
+    assert left == ["backup"], "a file of pictures was left behind"
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,7 +15,7 @@ from PIL import Image
 
 from app.cae.datasets import Dataset, describe, detect_channels, load_pictures, open_dataset, resolve_source, split_digest, split_validation
 from app.cae.memory import free_mib
-from app.core.errors import DataError
+from app.core.errors import DataError, OptionError
 
 BALLSCREW = Path(__file__).parents[1] / "data" / "ballscrew"
 
@@ -79,10 +81,35 @@ def test_progress_and_cancel(widget: Dataset) -> None:
     assert len(part.images) == len(part.rows) == 3
 
 
-def test_too_large_for_memory_is_refused_with_numbers(widget: Dataset) -> None:
-    with pytest.raises(DataError, match=r"9 pictures of 512 px with 3 channels need 9 MiB, expected at most 60% of the 10 MiB"):
-        load_pictures(widget, size=512, available_mib=10)
-    assert len(load_pictures(widget, size=64, available_mib=10).images) == 9
+def test_f10_what_does_not_fit_into_memory_is_kept_in_a_file_and_is_the_same(widget: Dataset, tmp_path: Path) -> None:
+    Path(widget.table["path"].iloc[2]).write_bytes(b"gone bad")
+    folder = tmp_path / "run"
+    kept, filed = load_pictures(widget, size=512, available_mib=30), load_pictures(widget, size=512, available_mib=20, folder=folder)
+    assert isinstance(kept.images, np.ndarray)
+    assert not isinstance(filed.images, np.ndarray)
+    for ours, theirs in ((kept.images, filed.images), (kept.masks, filed.masks)):
+        assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+        np.testing.assert_array_equal(ours, np.asarray(theirs))
+    assert filed.masks[-2].any()
+    assert kept.has_mask.tolist() == filed.has_mask.tolist()
+    assert kept.notes == ()
+    assert filed.notes == (
+        "9 pictures of 512 px with 3 channels need 9.0 MiB, more than 40% of the 20 MiB of memory that are free: "
+        f"they are kept in a file in {folder} while they are used.",
+    )
+    assert list(folder.iterdir()) == [], "the file has no name, so that nothing is left of a run that is killed"
+
+
+def test_f10_what_does_not_fit_on_the_disk_either_is_refused_with_both_numbers(
+    widget: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * 2**20))
+    # 9 MiB of pictures and masks, twice 11 bytes a pixel for maps, inputs, reconstructions and masks of three test pictures.
+    sentence = (
+        r"run: expected 26 MiB of free disk space for 9 pictures of 512 px with 3 channels, which .* maps, got 5\.0 MiB\. Free some, "
+    )
+    with pytest.raises(DataError, match=sentence):
+        load_pictures(widget, size=512, available_mib=20, folder=tmp_path / "run")
 
 
 @pytest.mark.parametrize(("most", "used", "expected"), [("104857600", "52428800", 50.0), ("52428800", "104857600", 0.0)])
@@ -95,6 +122,15 @@ def test_memory_of_a_control_group_counts(tmp_path: Path, most: str, used: str, 
     (group.parent / "memory.current").write_text(used)
     assert free_mib(cgroup_root=tmp_path, self_cgroup=tmp_path / "self") == expected
     assert free_mib(cgroup_root=tmp_path / "none", self_cgroup=tmp_path / "none") > expected
+
+
+def test_memory_may_be_limited_by_the_environment(tmp_path: Path) -> None:
+    nowhere = {"cgroup_root": tmp_path, "self_cgroup": tmp_path / "none"}
+    assert free_mib(**nowhere, environ={"TWOPATH_MEMORY_MIB": "2.5"}) == 2.5
+    assert free_mib(**nowhere, environ={"TWOPATH_MEMORY_MIB": " "}) > 2.5
+    for text in ("0", "-3", "nan", "inf", "2 GiB"):
+        with pytest.raises(OptionError, match=r"TWOPATH_MEMORY_MIB: expected a number of MiB above 0, got '"):
+            free_mib(**nowhere, environ={"TWOPATH_MEMORY_MIB": text})
 
 
 # Channels
@@ -169,8 +205,6 @@ def test_the_description_counts_by_split_and_class(widget: Dataset) -> None:
 
 
 def test_the_digest_tells_splits_apart_and_does_not_hang_on_the_place(widget: Dataset, tmp_path: Path) -> None:
-    import shutil
-
     moved = open_dataset(shutil.copytree(widget.source, tmp_path / "elsewhere" / "widget"))
     assert split_digest(moved) == split_digest(widget)
     Path(moved.table["path"].iloc[0]).unlink()

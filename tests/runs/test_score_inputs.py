@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -105,7 +107,20 @@ def test_sizes_are_those_one_sees(case: str) -> None:
             assert found == (image.size[::-1] if turned else image.size), picture.name
 
 
-def test_more_pictures_than_memory_holds_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(score_inputs, "free_mib", lambda: 1.0)
-    with pytest.raises(DataError, match=r"PICTURE: 200 pictures of 64 px need 5 MiB to be scored, expected at most 60% of the 1 MiB"):
-        Reading([Given(tmp_path / "a.png", "a.png")] * 200)(rule())
+def test_more_pictures_than_memory_holds_are_kept_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in range(3):
+        Image.new("L", (64, 64), 100 * place).save(tmp_path / f"{place}.png")
+    (tmp_path / "1.png").write_bytes(b"broken")
+    given = [Given(tmp_path / f"{place}.png", f"{place}.png") for place in range(3)]
+    whole = Reading(given)(rule())
+    monkeypatch.setattr(score_inputs, "free_mib", lambda: 0.1)
+    reading = Reading(given, folder=tmp_path / "scoring")
+    filed = reading(rule())
+    assert isinstance(whole, np.ndarray)
+    assert not isinstance(filed, np.ndarray)
+    np.testing.assert_array_equal(np.asarray(filed), whole)
+    assert len(filed) == len(reading.kept) == 2
+    assert any("they are kept in a file" in note for note in reading.notes)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(DataError, match=r"scoring: expected 0\.\d MiB of free disk space for 3 pictures of 64 px, which .* got 0\.0 MiB"):
+        Reading(given, folder=tmp_path / "scoring")(rule())

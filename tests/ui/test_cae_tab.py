@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from cae_runs import write_pictures, write_scored_run, write_status
 from compare_runs import put_json, write_run
@@ -24,7 +25,7 @@ from app.core.errors import DataError
 from app.runs.folder import RunFolder
 from app.runs.launch import cancel_run, start_run
 from app.runs.table import runs_table
-from app.ui import cae_data, cae_form, cae_live, cae_look, cae_start, cae_text
+from app.ui import cae_data, cae_form, cae_judge, cae_live, cae_look, cae_start, cae_text
 
 WAITS = (sys.executable, "-c", "import time; time.sleep(120)")
 """A process in place of the run's own: it does nothing, so the run stays queued."""
@@ -81,6 +82,16 @@ def test_a_folder_is_shown_before_it_is_trained_on(pictures: Path) -> None:
     assert counts.to_dict("list") == {"class": ["good", "scratch"], "train": [6, 0], "test": [3, 3], "masks": [0, 3]}
     assert "5 pictures, 1 held out, 6 to test" in said
     assert not app.button(key=cae_start.START).disabled
+
+
+def test_f10_before_training_is_said_what_will_lie_on_disk(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fits = words(_page_on(str(pictures)))
+    assert "GiB of memory." in fits
+    assert "of disk" not in fits
+    monkeypatch.setenv("TWOPATH_MEMORY_MIB", "400.5")  # TensorFlow's share leaves next to nothing
+    assert "MiB of disk, since the pictures do not fit into memory." in words(_page_on(str(pictures)))
+    monkeypatch.setenv("TWOPATH_MEMORY_MIB", "much")
+    assert "GiB of memory." in words(_page_on(str(pictures))), "the run itself will say what is wrong"
 
 
 def test_a_broken_picture_is_listed_and_left_out(pictures: Path) -> None:
@@ -168,6 +179,8 @@ def test_a_preset_fills_fields_that_accept_its_values(preset: str) -> None:
     for option in cae_form.options():
         if option.kind == "choice":
             assert values[option.name] in option.choices
+        elif option.kind == "switch":
+            assert values[option.name] in (True, False)
         elif values[option.name] is not None:
             assert option.low <= values[option.name] <= option.high
         assert option.help
@@ -296,6 +309,33 @@ def test_a_run_gets_a_frozen_copy_of_what_the_page_shows(pictures: Path, runs_di
     assert app.query_params["run"] == run_id
     assert "queued" in words(app)
     assert "1 run going on or waiting" in words(app)
+
+
+@pytest.mark.usefixtures("_idle_runs")
+def test_a_double_press_starts_one_run_and_says_so(pictures: Path, runs_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cae_start, "DOUBLE_CLICK_S", 3600.0)
+    app = _page_on("plate")
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    first = app.session_state["run"]
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    assert list(runs_table(runs_dir)["run_id"]) == [first]
+    assert f"run {first} was started a moment ago" in "".join(toast.value for toast in app.toast).replace("\\", "")
+
+    # Another option is another run, and so is the same one once the visitor has seen the first; they wait their turn.
+    app.number_input(key=cae_form.key("seed")).set_value(7)
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    monkeypatch.setattr(cae_start, "DOUBLE_CLICK_S", 0.0)
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    assert len(runs_table(runs_dir)) == 3
+    # Before the page was drawn nobody can have seen the first, however slow the machine is.
+    app.session_state[cae_start._LAST_START] = (app.session_state[cae_start._LAST_START][0], "slow", None)
+    app.button(key=cae_start.START).click()
+    _drawn(app)
+    assert len(runs_table(runs_dir)) == 3
 
 
 @pytest.mark.usefixtures("_idle_runs")
@@ -550,6 +590,28 @@ def test_the_slider_spans_all_scores_with_round_ends(runs_dir: Path) -> None:
     assert slider.min < 0.5
     assert slider.max > 9.25
     assert slider.value == 3.0
+
+
+def test_the_threshold_follows_when_a_resumed_run_has_other_scores(runs_dir: Path) -> None:
+    run = write_scored_run(runs_dir)
+    scores, metrics = pd.read_csv(run.path / "scores.csv"), json.loads((run.path / "metrics.json").read_text("utf-8"))
+
+    def scored_again(factor: float) -> AppTest:
+        scores.assign(score=scores["score"] * factor).to_csv(run.path / "scores.csv", index=False)
+        put_json(run.path / "metrics.json", {**metrics, "threshold": metrics["threshold"] * factor})
+        return _drawn(app)
+
+    app, name = _page(), cae_judge.key(run.run_id)
+    own = app.slider(key=name).value
+    assert scored_again(0.5).slider(key=name).value == pytest.approx(own / 2), "nobody has moved it"
+    slider = scored_again(1.0).slider(key=name)
+    slider.set_value(slider.max)
+    _drawn(app)
+    slider = scored_again(0.5).slider(key=name)
+    assert slider.value == slider.max, "moved further than there is now: as far as there is"
+    slider.set_value(own / 3)
+    _drawn(app)
+    assert scored_again(2.0).slider(key=name).value == pytest.approx(own / 3, abs=0.01), "wider ends leave it where it was moved to"
 
 
 def test_the_gallery_is_ordered_and_paged(runs_dir: Path) -> None:

@@ -76,3 +76,14 @@ def test_memory_grows_with_what_fills_it() -> None:
     for more in ({"image_size": 256}, {"batch_size": 64}, {"base_filters": 64}):
         assert estimate.memory_mib(_config(**more), WORK) > base
     assert estimate.memory_mib(_config(), Work(100_000, 20, 80, 3)) > base + 6000
+
+
+def test_f10_what_does_not_fit_is_counted_as_disk() -> None:
+    """5000 pictures of 256 px, 4000 of them trained on, where 2 GiB of memory are free: 1250 MiB lie on disk."""
+    config, work = _config(image_size=256), Work(3400, 600, 1000, 3)
+    fits = estimate.room(config, work, free_mib=16_000)
+    assert fits == estimate.Room(estimate.memory_mib(config, work))
+    filed = estimate.room(config, work, free_mib=2048)
+    assert filed.disk_mib > 1250
+    assert filed.memory_mib + filed.disk_mib == pytest.approx(fits.memory_mib)
+    assert filed.memory_mib < 2048 < fits.memory_mib

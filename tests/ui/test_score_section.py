@@ -169,6 +169,16 @@ def test_too_much_is_refused_with_the_limit() -> None:
     assert "at most 512 MiB together, got 600 MiB" in str(score_section.too_much([60 * 2**20] * 10))
 
 
+def test_no_more_is_promised_than_the_server_takes(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = score_section.st.get_option
+    monkeypatch.setattr(score_section.st, "get_option", lambda name: 5 if name == "server.maxUploadSize" else asked(name))
+    app = open_page("Keras CAE", run=run.run_id)
+    uploader = next(item.proto for item in app.get("file_uploader") if score_section.UPLOADS in item.proto.id)
+    assert uploader.max_upload_size_mb == 5
+    assert "files of 5 MiB" in words(app)
+    assert "choose *A path on this machine*" in words(app)
+
+
 def test_a_scoring_can_be_removed_and_a_wrong_link_is_harmless(run: RunFolder) -> None:
     name = write_scoring(run)
     app = open_page("Keras CAE", scored=name)
