@@ -7,6 +7,7 @@ the browser, and a run would start with the value before it. `make_config` judge
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +23,13 @@ from app.ui.cae_text import PRESETS, counted, escaped
 
 PRESET = "cae_preset"
 PRESET_LINK = "preset"
-"""Its name in the URL, where a reload finds it."""
+OPTIONS_LINK = "options"
+"""Their names in the URL, where a reload finds preset and what was changed against it: `epochs:3,augment:texture`."""
+LONGEST_LINK = 1000
+LARGEST = 2**53
+"""Whole numbers from here on are none to a browser."""
+AUTO = "auto"
+"""An empty field in the URL."""
 DEFAULT_PRESET = "recommended"
 DETAILS = "cae_all_options"
 UPDATE = "cae_update"
@@ -109,8 +116,7 @@ def take_over(config: CaeConfig) -> None:
 def render() -> None:
     """Draw the section."""
     st.subheader("2 Options", anchor=False)
-    linked = st.query_params.get(PRESET_LINK)
-    st.session_state.setdefault(PRESET, linked if linked in PRESETS else DEFAULT_PRESET)
+    _take_link()
     st.segmented_control(
         "Preset",
         list(PRESETS),
@@ -125,7 +131,10 @@ def render() -> None:
     state.keep_in_url(PRESET_LINK, preset, DEFAULT_PRESET)
     st.caption(ABOUT_PRESETS[preset])
     own, wrong = preset_values(preset), problem()
-    changed = [option.label for option in options() if st.session_state.get(key(option.name), own[option.name]) != own[option.name]]
+    shown = {option: st.session_state.get(key(option.name), own[option.name]) for option in options()}
+    changes = {option: value for option, value in shown.items() if value != own[option.name]}
+    changed = [option.label for option in changes]
+    state.keep_in_url(OPTIONS_LINK, ",".join(f"{option.name}:{_in_link(value)}" for option, value in changes.items()), "")
     at_fault = next((option for option in options() if wrong and wrong.startswith(f"{option.name}:")), None)
     label = f"All options · {len(changed)} changed" if changed else "All options"
     if at_fault:
@@ -142,6 +151,38 @@ def render() -> None:
         with st.container(horizontal=True):
             st.button("Update estimate", key=UPDATE, icon=":material/calculate:")
             st.button("Back to preset", key=RESET, icon=":material/undo:", on_click=_reset, disabled=not changed)
+
+
+def _take_link() -> None:
+    """In a session where nobody has chosen yet, what the link names; what is no option, or no value that one could have, is left out."""
+    if PRESET in st.session_state:
+        return
+    linked = st.query_params.get(PRESET_LINK)
+    st.session_state[PRESET] = linked if linked in PRESETS else DEFAULT_PRESET
+    known = {option.name: option for option in options()}
+    for part in st.query_params.get(OPTIONS_LINK, "")[:LONGEST_LINK].split(","):
+        name, _, text = part.partition(":")
+        if name in known:
+            with contextlib.suppress(ValueError):
+                st.session_state[key(name)] = _from_link(known[name], text)
+
+
+def _in_link(value: Any) -> str:
+    return AUTO if value is None else str(value)
+
+
+def _from_link(option: Option, text: str) -> Any:
+    """Raises ValueError where `text` is no value of the field; bounds are judged by `make_config`."""
+    if option.optional and text == AUTO:
+        return None
+    if option.kind == "int" and abs(int(text)) < LARGEST:
+        return int(text)
+    if option.kind == "float" and math.isfinite(float(text)):
+        return float(text)
+    allowed = {"choice": option.choices, "switch": ("True", "False")}.get(option.kind, ())
+    if text not in allowed:
+        raise ValueError(text)
+    return text == "True" if option.kind == "switch" else text
 
 
 def _group(members: list[Option], own: Mapping[str, Any], wrong: str | None, at_fault: Option | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ LOG_HEIGHT = 260
 LOG_HEAD = 20_000
 REPORT_RULE = "=" * 60
 
+SYNTHETIC = "AUROC without labels (defects drawn in)"
 METRICS = {
     "image_auroc": ("Image AUROC", "Chance that a defective test picture scores higher than a good one; 0.5 is guessing."),
     "image_ap": ("Average precision", "Area under precision over recall of the test pictures; depends on the share of defective ones."),
@@ -99,6 +101,8 @@ def _tiles(metrics: dict[str, Any], status: RunStatus) -> None:
         value = metrics.get(name)
         missing = f"Not available: {why.get(name) or 'the run did not get that far.'} – " if value is None else ""
         place.metric(label, fmt.score(value), help=f"{escaped(missing)} {about} {_careful(name, metrics)}".strip(), border=True)
+    for reason, labels in missing_figures(metrics).items():
+        st.caption(f"Not available: {', '.join(labels)}. {escaped(reason)}")
     synthetic = metrics.get("synthetic_auroc")
     if synthetic is not None:
         st.caption(f"Without any labels: AUROC {fmt.score(synthetic)} between held-out good pictures and the same with defects drawn in.")
@@ -114,6 +118,15 @@ def _tiles(metrics: dict[str, Any], status: RunStatus) -> None:
     ):
         help_ = about if value is not None else f"Not measured: the run did not get that far.\n\n{about}"
         place.metric(label, fmt.images_per_s(value), help=help_, border=True)
+
+
+def missing_figures(metrics: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Labels of the figures that could not be computed, by the reason that the run gave."""
+    found: dict[str, list[str]] = {}
+    for name, reason in (metrics.get("not_available") or {}).items():
+        label = SYNTHETIC if name == "synthetic_auroc" else METRICS.get(name, (name, ""))[0]
+        found.setdefault(str(reason), []).append(label)
+    return found
 
 
 def _careful(name: str, metrics: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ _SAID = "_compare_said"
 _ANNOTATING = "_compare_annotating"
 _DELETE, _BIN = "compare_delete", "compare_bin"
 _DONE = "_compare_done"
-_OF_OTHER_TABS = ("data", "preset", "run_on", "run", "scored")
+_OF_OTHER_TABS = ("data", "preset", "options", "run_on", "run", "scored")
 """Parameters of the URL that say nothing about this view."""
 NAMED_AT_MOST = 5
 

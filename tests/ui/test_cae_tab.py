@@ -530,6 +530,38 @@ def test_data_preset_and_path_survive_a_reload(choice: str) -> None:
     assert again.session_state[cae_form.key("steps")] == PRESETS["quick"]["steps"]
 
 
+def test_changed_options_survive_a_reload() -> None:
+    app = _page()
+    assert "options" not in app.query_params
+    app.segmented_control(key=cae_form.PRESET).set_value("documented")
+    _drawn(app)
+    app.number_input(key=cae_form.key("epochs")).set_value(None)
+    app.number_input(key=cae_form.key("learning_rate")).set_value(0.0005)
+    app.selectbox(key=cae_form.key("augment")).set_value("texture")
+    app.checkbox(key=cae_form.key("tensorboard")).set_value(True)
+    _drawn(app)
+    kept = {name: _linked(app, name) for name in ("preset", "options")}
+    assert kept["options"] == "epochs:auto,learning_rate:0.0005,augment:texture,tensorboard:True"
+    again = _page(**kept)
+    assert again.number_input(key=cae_form.key("epochs")).value is None
+    assert again.number_input(key=cae_form.key("learning_rate")).value == 0.0005
+    assert again.selectbox(key=cae_form.key("augment")).value == "texture"
+    assert again.checkbox(key=cae_form.key("tensorboard")).value
+    again.button(key=cae_form.RESET).click()
+    _drawn(again)
+    assert "options" not in again.query_params
+
+
+@pytest.mark.parametrize(
+    "link",
+    ["nonsense", "epochs:", "epochs:many", f"seed:{2**60}", "augment:none of these", "learning_rate:nan", "tensorboard:1", "a:b:c,,:"],
+)
+def test_a_link_to_options_that_cannot_be_is_calm(link: str) -> None:
+    app = _page(options=link)
+    assert "changed" not in _expander_labels(app)
+    assert not app.error
+
+
 def test_a_typed_folder_survives_a_reload_and_stays_inside_the_data_root(pictures: Path, data_root: Path) -> None:
     link = _linked(_page_on(pictures.name), "data")
     assert link == f"folder:{pictures.name}"
@@ -567,6 +599,7 @@ def test_figures_that_are_missing_say_why(runs_dir: Path) -> None:
     assert _metric(app, "Image AUROC").value == "0.948"
     assert _metric(app, "AUPIMO").value == "–"
     assert "Not available\\: Too few pixels." in _metric(app, "AUPIMO").help
+    assert "Not available: AUPIMO. Too few pixels." in words(app)
     assert "images/s" in _metric(app, "Training").value
 
 
