@@ -43,8 +43,9 @@ MEMORY_SIGNS = (
 )
 """Texts with which CUDA's libraries report a lack of memory under other names."""
 
-_WHERE = {"data", "device", "min_vram_mib", "gpus", "intra_op_threads", "inter_op_threads", "tensorboard"}
-"""Options that say where pictures lie, where is computed and what else is written."""
+_WHERE = {"data", "device", "min_vram_mib", "gpus", "intra_op_threads", "inter_op_threads", "tensorboard", "correct_mean"}
+"""Options that say where pictures lie, where is computed, what else is written, and what is done after training: backups made before
+`correct_mean` was an option go on."""
 
 _HALVED = "Memory ran out at batch size {batch} ({cause}); training starts again with {half} and fresh weights."
 _UNEVEN = "Batch size {batch} cannot be shared evenly by {replicas} devices; {even} is used."

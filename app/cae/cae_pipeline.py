@@ -184,6 +184,7 @@ class _Run:
             progress=lambda done, total: reporter.phase("reading", done, total),
             cancelled=reporter.cancelled,
             folder=store_folder(self.work_dir),
+            val_fraction=config.val_fraction,
         )
         if pictures.cancelled:
             return None

@@ -267,6 +267,10 @@ def make_config(values: Mapping[str, Any]) -> CaeConfig:
         raise OptionError(in_plain_words(error.errors()[0])) from None
 
 
+BEFORE: Mapping[str, Any] = {"correct_mean": False, "whole_weight": 0.0, "tensorboard": False, "gpus": 1}
+"""What runs did that were made before these options were there: their config.json does not name them."""
+
+
 def read_config(path: Path) -> CaeConfig:
     """The configuration a run folder was made with.
 
@@ -279,4 +283,4 @@ def read_config(path: Path) -> CaeConfig:
         raise OptionError(f"{path.name}: expected the configuration of a run as JSON, got {error}.") from None
     if not isinstance(values, dict):
         raise OptionError(f"{path.name}: expected a JSON object, got {type(values).__name__}.")
-    return make_config(values)
+    return make_config({**BEFORE, **values})

@@ -20,6 +20,7 @@ from app.cae.training import in_batches
 
 NO_TEST = "There is no test picture, so nothing can be compared with a label."
 NO_MASKS = "No defective test picture has a mask, so there is nothing to compare the maps with."
+NO_MEMORY = "Counting the pixels needs more memory than is free; everything else was computed."
 NO_DEFECTIVE = "There is no defective test picture, so there is nothing to find."
 FEW_HELD_OUT = "Only {held_out} good pictures are held out, expected at least {needed}: fewer say little."
 
@@ -93,6 +94,9 @@ def _pixel_figures(figures: dict[str, Any], found: Figures) -> None:
     except (ValueError, RuntimeError) as error:
         figures["not_available"]["aupimo"] = str(error)
         return
+    except MemoryError:
+        figures["not_available"]["aupimo"] = NO_MEMORY
+        return
     figures["aupimo"] = result.mean
     figures["aupimo_detail"] = {
         "num_points": result.num_points,
@@ -127,6 +131,8 @@ def _try(figures: dict[str, Any], name: str, compute: Callable[[], float | None]
             return
         except ValueError as error:
             why_not = str(error)
+        except MemoryError:
+            why_not = NO_MEMORY
     figures["not_available"][name] = why_not
 
 

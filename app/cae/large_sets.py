@@ -91,9 +91,10 @@ class ByParts:
         marked = np.sort(np.concatenate([maps[masks] for maps, masks in self._parts()]))
         below = pixels = 0
         for maps, masks in self._parts():
-            good = np.sort(maps[~masks])
-            below += int(np.searchsorted(good, marked, side="left").sum(dtype=np.int64))
-            below += int(np.searchsorted(good, marked, side="right").sum(dtype=np.int64))
+            good = np.sort(maps[~masks])  # good pixels are looked up in marked ones: each once, however many parts there are
+            below += 2 * marked.size * good.size
+            below -= int(np.searchsorted(marked, good, side="left").sum(dtype=np.int64))
+            below -= int(np.searchsorted(marked, good, side="right").sum(dtype=np.int64))
             pixels += good.size
         if not pixels or not marked.size:
             raise ValueError(ONE_CLASS.format(good=pixels, defective=marked.size, things="pixels"))
@@ -116,11 +117,13 @@ class ByParts:
             raise ValueError(NO_GOOD_PIXEL)
         levels, places = np.unique(scores, return_inverse=True)
         gained = np.bincount(places, weights=1.0 / (np.bincount(numbers)[numbers] * count), minlength=len(levels))
-        above, reached = np.zeros(len(levels), np.int64), np.zeros(len(levels), np.int64)
+        lower, not_higher = np.zeros(len(levels) + 1, np.int64), np.zeros(len(levels) + 1, np.int64)
         for maps, masks in self._parts():
             good = np.sort(maps[~masks])
-            above += good.size - np.searchsorted(good, levels, side="right")
-            reached += good.size - np.searchsorted(good, levels, side="left")
+            _count(lower, np.searchsorted(levels, good, side="left"))
+            _count(not_higher, np.searchsorted(levels, good, side="right"))
+        # A good pixel is above the levels lower than it, and has reached those not higher.
+        above, reached = pixels - np.cumsum(lower)[:-1], pixels - np.cumsum(not_higher)[:-1]
         overlap = np.cumsum(gained[::-1])
         fpr = np.stack([above[::-1], reached[::-1]], axis=1).ravel() / pixels
         recalled = np.stack([np.r_[0.0, overlap[:-1]], overlap], axis=1).ravel()
@@ -161,3 +164,9 @@ class ByParts:
             normal = maps[~masks.any(axis=(1, 2))]
             if len(normal):
                 yield normal
+
+
+def _count(counts: NDArray[np.int64], places: NDArray[np.intp]) -> None:
+    """Add 1 at each of `places`, which rise."""
+    found, many = np.unique(places, return_counts=True)
+    counts[found] += many

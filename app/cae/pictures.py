@@ -38,6 +38,9 @@ _ON_DISK = (
 )
 _IN_ALL = "{count} pictures of {size} px with {channels} channels, which do not fit into memory, and for their maps"
 
+ERRORS_BYTES = 8
+"""Of each pixel of a held-out picture: its error and its anomaly, which the calibration keeps side by side."""
+
 NAMED = 5
 
 _MIB = 2**20
@@ -75,6 +78,7 @@ def load_pictures(
     cancelled: Callable[[], bool] | None = None,
     available_mib: float | None = None,
     folder: Path | None = None,
+    val_fraction: float = 0.0,
 ) -> Pictures:
     """Decodes every picture and mask.
 
@@ -85,6 +89,7 @@ def load_pictures(
         progress: called with (pictures done, pictures in all).
         cancelled: asked before each picture; True stops.
         available_mib: memory that is free, MiB; None asks the machine.
+        val_fraction: share of the training pictures that will be held out, whose maps need room on the disk too; 0: all will.
         folder: where a file may be made for pictures that take more than `MEMORY_SHARE` of it; None: `rows.store_folder`. The file has no
             name and is gone once nothing of the result is used any more, or the process has ended in whatever way.
 
@@ -93,7 +98,7 @@ def load_pictures(
     """
     wanted = channels_wanted(dataset, channels)
     free = free_mib() if available_mib is None else available_mib
-    reading = _Reading(dataset, size, wanted, Store(folder or store_folder(None), MEMORY_SHARE * free), free)
+    reading = _Reading(dataset, size, wanted, Store(folder or store_folder(None), MEMORY_SHARE * free), free, val_fraction)
     stopped = False
     for place in range(len(dataset.table)):
         stopped = cancelled is not None and cancelled()
@@ -108,7 +113,7 @@ def load_pictures(
 class _Reading:
     """Arrays being filled."""
 
-    def __init__(self, dataset: Dataset, size: int, channels: int, store: Store, free: float) -> None:
+    def __init__(self, dataset: Dataset, size: int, channels: int, store: Store, free: float, val_fraction: float) -> None:
         self.dataset, self.size, self.channels = dataset, size, channels
         self.table = dataset.table.reset_index(drop=True)
         self.notes: list[str] = []
@@ -117,8 +122,9 @@ class _Reading:
         if needed > store.left_mib:
             store.left_mib = 0.0  # both or none
             tested = int((self.table["split"] == "test").sum())
+            calibrating = (count - tested) * (val_fraction or 1.0) * size**2 * ERRORS_BYTES / _MIB
             what = _IN_ALL.format(count=count, size=size, channels=channels)
-            refuse_full_disk(store.folder, needed + 2 * result_mib(tested, size, channels), what)
+            refuse_full_disk(store.folder, needed + calibrating + 2 * result_mib(tested, size, channels), what)
             self.notes.append(on_disk_note(count, size, channels, needed, free, store.folder))
         self.images = store.zeros((count, size, size, channels), np.uint8)
         self.masks = store.zeros((count, size, size), np.uint8)

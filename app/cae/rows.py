@@ -15,6 +15,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,14 +27,15 @@ from app.core.errors import DataError
 PART_BYTES = 4 * 2**20
 """Most that is read or written at once where all rows are walked through."""
 
-MAPPED_FROM = 64 * 2**20
-"""Arrays of an archive of that many bytes or more are mapped instead of read: a page shows a few pictures of them."""
+ROWS_FROM = 64 * 2**20
+"""Arrays of an archive of that many bytes or more are read row by row: a page shows a few pictures of them."""
 
 _MIB = 2**20
 
 _NO_ROOM = "{folder}: expected {needed} of free disk space for {what}, got {free}. {advice}"
 _ADVICE = "Free some, choose a folder on another disk, a smaller image size, grey, or fewer pictures."
-_NO_FILE = "{folder}: pictures that do not fit into memory cannot be kept there ({cause}). Set TWOPATH_CACHE_DIR or TWOPATH_RUNS_DIR."
+_NO_FILE = "{folder}: pictures that do not fit into memory cannot be kept there ({cause}). Choose another TWOPATH_RUNS_DIR."
+_UNREADABLE = "{place}: the pictures kept there cannot be read any more ({cause})."
 _NOT_WRITTEN = "{folder}: pictures that do not fit into memory cannot be written there any more ({cause}; {free} are free)."
 
 
@@ -99,36 +101,13 @@ class LazyRows(ABC):
         """Rows that follow each other."""
 
 
-class FileRows(LazyRows):
-    """Rows in a file without a name, which the system removes when this process closes it or ends, however it ends. Zero at first."""
+class _InFile(LazyRows):
+    """Rows that follow each other in an open file, which is closed when nothing of this object is used any more."""
 
-    def __init__(self, folder: Path, shape: Sequence[int], dtype: DTypeLike) -> None:
-        """Raises DataError where `folder` takes no such file."""
+    def __init__(self, file: FileIO, start: int, place: Path, shape: Sequence[int], dtype: DTypeLike) -> None:
         super().__init__(shape, dtype)
-        self.folder = folder
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
-                file.truncate(self.row_bytes * len(self))
-                self._file = os.dup(file.fileno())
-        except OSError as error:
-            raise DataError(_NO_FILE.format(folder=folder, cause=error.strerror or error)) from None
-        weakref.finalize(self, os.close, self._file)
-
-    def __setitem__(self, rows: int | slice, values: ArrayLike) -> None:
-        """Writes one row, or rows that follow each other. Raises DataError where the disk does not take them."""
-        start, stop, step = rows.indices(len(self)) if isinstance(rows, slice) else (int(rows), int(rows) + 1, 1)
-        if step != 1 or not 0 <= start <= stop <= len(self):
-            raise IndexError(f"Expected one row or a slice without steps, below {len(self)}, got {rows!r}.")
-        block = np.ascontiguousarray(np.broadcast_to(np.asarray(values, self.dtype), (stop - start, *self.shape[1:])))
-        rest, offset = block.reshape(-1).view(np.uint8).data, start * self.row_bytes
-        try:
-            while rest:
-                written = os.pwrite(self._file, rest, offset)
-                rest, offset = rest[written:], offset + written
-        except OSError as error:
-            free = in_mib(disk_free_mib(self.folder))
-            raise DataError(_NOT_WRITTEN.format(folder=self.folder, cause=error.strerror or error, free=free)) from None
+        self._file, self._start, self._place = file, start, place  # a file object, and not its number: it can be neither copied nor pickled
+        weakref.finalize(self, file.close)
 
     def _taken(self, numbers: NDArray[np.intp]) -> NDArray[Any]:
         found = np.empty((len(numbers), *self.shape[1:]), self.dtype)
@@ -143,13 +122,51 @@ class FileRows(LazyRows):
         return found
 
     def _read(self, into: NDArray[Any], start: int) -> None:
-        rest, offset = into.reshape(-1).view(np.uint8), start * self.row_bytes
+        rest, offset = into.reshape(-1).view(np.uint8), self._start + start * self.row_bytes
         while len(rest):
-            read = os.pread(self._file, len(rest), offset)
+            try:
+                read = os.pread(self._file.fileno(), len(rest), offset)
+            except OSError as error:
+                raise DataError(_UNREADABLE.format(place=self._place, cause=error.strerror or error)) from None
             if not read:
-                raise DataError(f"{self.folder}: a file of pictures there is shorter than it was written.")
+                raise DataError(_UNREADABLE.format(place=self._place, cause="it is shorter than it was written"))
             rest[: len(read)] = np.frombuffer(read, np.uint8)
             rest, offset = rest[len(read) :], offset + len(read)
+
+
+class ArchivedRows(_InFile):
+    """One uncompressed array of an archive. Read, not mapped: a file that is replaced on a network file system would end the process that
+    has it mapped (SIGBUS)."""
+
+
+class FileRows(_InFile):
+    """Rows in a file without a name, which the system removes when this process closes it or ends, however it ends. Zero at first."""
+
+    def __init__(self, folder: Path, shape: Sequence[int], dtype: DTypeLike) -> None:
+        """Raises DataError where `folder` takes no such file."""
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 - it lives as long as the rows
+            super().__init__(file, 0, folder, shape, dtype)
+            file.truncate(self.row_bytes * len(self))
+        except OSError as error:
+            raise DataError(_NO_FILE.format(folder=folder, cause=error.strerror or error)) from None
+
+    def __setitem__(self, rows: int | slice, values: ArrayLike) -> None:
+        """Writes one row, or rows that follow each other. Raises DataError where the disk does not take them."""
+        start, stop, step = rows.indices(len(self)) if isinstance(rows, slice) else (int(rows), int(rows) + 1, 1)
+        if step != 1 or not 0 <= start <= stop <= len(self):
+            raise IndexError(f"Expected one row or a slice without steps, below {len(self)}, got {rows!r}.")
+        block = np.ascontiguousarray(np.broadcast_to(np.asarray(values, self.dtype), (stop - start, *self.shape[1:])))
+        rest, offset = block.reshape(-1).view(np.uint8).data, start * self.row_bytes
+        try:
+            while rest:
+                written = os.pwrite(self._file.fileno(), rest, offset)
+                rest, offset = rest[written:], offset + written
+        except OSError as error:
+            free = in_mib(disk_free_mib(self.folder))
+            raise DataError(_NOT_WRITTEN.format(folder=self.folder, cause=error.strerror or error, free=free)) from None
 
 
 class ChosenRows(LazyRows):
@@ -251,31 +268,41 @@ def save_npz(path: Path, arrays: Mapping[str, Rows]) -> None:
                     file.write(np.ascontiguousarray(array[part]).data)
 
 
-def load_npz(path: Path, *, mapped_from: int = MAPPED_FROM) -> dict[str, NDArray[Any]]:
-    """The arrays of an archive; those of `mapped_from` bytes and more as read-only maps of the file, which do not fill memory. Nothing is
-    unpickled.
+def load_npz(path: Path, *, rows_from: int = ROWS_FROM) -> dict[str, Rows]:
+    """The arrays of an archive; those of `rows_from` bytes and more as `ArchivedRows`, which come into memory row by row, and whose bytes
+    are not checked against the archive's sums. Nothing is unpickled.
 
     Raises:
-        OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile: it is missing, damaged or something else.
+        OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile: it is missing, damaged or something else
+            (`DAMAGED`).
     """
-    found = {}
+    found: dict[str, Rows] = {}
     # Opened here: np.load leaves its own file open when the archive is damaged.
     with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         for name in archive.files:
             entry = archive.zip.getinfo(name if name in archive.zip.NameToInfo else f"{name}.npy")
-            mapped = entry.file_size >= mapped_from and entry.compress_type == zipfile.ZIP_STORED
-            found[name] = _mapped(path, file, entry.header_offset) if mapped else archive[name]
+            large = entry.file_size >= rows_from and entry.compress_type == zipfile.ZIP_STORED
+            rows = _archived(path, file, entry.header_offset) if large else None
+            found[name] = archive[name] if rows is None else rows
     return found
 
 
-def _mapped(path: Path, file: BinaryIO, offset: int) -> NDArray[Any]:
-    """The uncompressed array whose local zip header begins at `offset`."""
+DAMAGED = (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile)
+"""What `load_npz` raises."""
+
+
+def _archived(path: Path, file: BinaryIO, offset: int) -> ArchivedRows | None:
+    """The uncompressed array whose local zip header begins at `offset`; None where its rows do not follow each other."""
     file.seek(offset + 26)  # 30 bytes, the last four of which tell the lengths of name and extra field, which follow
-    name, extra = struct.unpack("<HH", file.read(4))
-    file.seek(name + extra, os.SEEK_CUR)
+    lengths = file.read(4)
+    if len(lengths) < 4:
+        raise ValueError(f"{path}: an array is said to begin beyond the end of the file.")
+    file.seek(sum(struct.unpack("<HH", lengths)), os.SEEK_CUR)
     version = np.lib.format.read_magic(file)
     read_header = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = read_header(file)
     if dtype.hasobject:
         raise ValueError(f"{path}: expected numbers, got {dtype}.")
-    return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    if fortran or not shape:
+        return None
+    return ArchivedRows(os.fdopen(os.dup(file.fileno()), "rb", buffering=0), file.tell(), path, shape, dtype)

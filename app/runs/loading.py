@@ -5,7 +5,6 @@ runs start three times as fast without them."""
 from __future__ import annotations
 
 import os
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
+    from app.cae.rows import Rows
     from app.cae.scoring import Calibration
 
 SCORE_COLUMNS = ("path", "split", "label", "defect", "score", "verdict")
@@ -28,13 +28,13 @@ _TAIL_BYTES_PER_LINE = 400
 class Maps:
     """`maps.npz`: what the network made of each test picture. N pictures of H×W pixels and C channels."""
 
-    maps: npt.NDArray[np.float32]
+    maps: Rows
     """(N, H, W) anomaly maps, raw."""
-    inputs: npt.NDArray[np.uint8]
+    inputs: Rows
     """(N, H, W, C)."""
-    reconstructions: npt.NDArray[np.uint8]
+    reconstructions: Rows
     """(N, H, W, C)."""
-    masks: npt.NDArray[np.uint8]
+    masks: Rows
     """(N, H, W), 0 or 1; zero where `has_mask` is false."""
     has_mask: npt.NDArray[np.bool_]
     """(N,)."""
@@ -76,21 +76,26 @@ def load_dataset_summary(folder: Path) -> dict[str, Any] | None:
 
 
 def load_maps(folder: Path) -> Maps | None:
-    """Every test picture's map, input, reconstruction and mask; `None` when there are none or the file is damaged. Large arrays are mapped,
-    not read: they come into memory picture by picture."""
+    """Every test picture's map, input, reconstruction and mask; `None` when there are none or the file is damaged. Large arrays come
+    into memory picture by picture."""
+    import numpy as np
+
     arrays = _read_npz(Path(folder) / "maps.npz")
     try:
-        return Maps(**{name: arrays[name] for name in Maps.__dataclass_fields__})
+        has_mask, indices = np.asarray(arrays["has_mask"]), np.asarray(arrays["indices"])
+        return Maps(arrays["maps"], arrays["inputs"], arrays["reconstructions"], arrays["masks"], has_mask, indices)
     except KeyError:
         return None
 
 
 def load_calibration(folder: Path) -> Calibration | None:
     """`scoring.npz`: rule, calibration, threshold and heat map scale; `None` when there is none or it is damaged."""
+    import numpy as np
+
     from app.cae.scoring import Calibration
 
     try:
-        return Calibration.from_arrays(_read_npz(Path(folder) / "scoring.npz"))
+        return Calibration.from_arrays({name: np.asarray(array) for name, array in _read_npz(Path(folder) / "scoring.npz").items()})
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -128,10 +133,10 @@ def _read_csv(path: Path, text: tuple[str, ...] = ()) -> pd.DataFrame:
     return frame
 
 
-def _read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    from app.cae.rows import load_npz
+def _read_npz(path: Path) -> dict[str, Rows]:
+    from app.cae.rows import DAMAGED, load_npz
 
     try:
         return load_npz(path)
-    except (OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, zipfile.BadZipFile):
+    except DAMAGED:
         return {}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.cae.config import CaeConfig
+from app.cae.config import BEFORE, CaeConfig
 from app.runs.files import read_json
 from app.runs.folder import RunFolder, load_history
 from app.runs.table import METRIC_COLUMNS
@@ -142,11 +142,11 @@ def read_run_facts(folder: RunFolder) -> RunFacts:
 
 
 def read_options(folder: RunFolder) -> dict[str, Any]:
-    """Every option of a run. Options that its version did not know yet have their default; options unknown here stay."""
+    """Every option of a run. Options that its version did not know yet are as it computed; options unknown here stay."""
     given = _json(folder.path / "config.json")
     if not given:
         return {}
-    return {name: given.get(name, option.default) for name, option in CaeConfig.model_fields.items()} | given
+    return {name: BEFORE.get(name, option.default) for name, option in CaeConfig.model_fields.items()} | given
 
 
 def task_key(config: Mapping[str, Any]) -> str:

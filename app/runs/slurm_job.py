@@ -88,6 +88,8 @@ def _stopped_as(path: Path, job_id: str) -> Job:
         return Job(job_id, "UNKNOWN")
     if job.waits:
         return Job(job_id, "REQUEUED", None, job.nodes)
+    if job.state == "RUNNING" and job.preempted:  # with a grace time: nothing stands in the log yet
+        return Job(job_id, "PREEMPTED", None, job.nodes)
     if job.state == "RUNNING" and job.ends is not None and job.ends - utc_now() < dt.timedelta(seconds=_AT_THE_LIMIT_S):
         return Job(job_id, "TIMEOUT", "TimeLimit", job.nodes, job.ends)
     if job.reason == "TimeLimit":

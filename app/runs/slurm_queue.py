@@ -45,6 +45,8 @@ class Job:
     """`status:signal`."""
     restarts: int = 0
     """How often SLURM has put it back into its queue; it counts one more as soon as it has decided to."""
+    preempted: bool = False
+    """Whether SLURM has told it to make room for another job."""
 
     @property
     def waits(self) -> bool:
@@ -191,13 +193,15 @@ def _ask_about(job_id: str) -> Answer:
 
 def _from_scontrol(job_id: str) -> tuple[Job | None, str | None]:
     text, trouble = run_command(["scontrol", "show", "job", job_id, "--oneliner"])
-    values = dict(part.split("=", 1) for part in (text or "").split() if "=" in part)
+    # The first of a name: what comes later may be a user's comment.
+    values = dict(reversed([part.split("=", 1) for part in (text or "").split() if "=" in part]))
     if "JobState" not in values:
         return None, trouble or f"scontrol told nothing about job {job_id}"
     reason, nodes = _known(values.get("Reason")), _known(values.get("NodeList"))
     restarts = values.get("Restarts", "0")
     found = Job(job_id, values["JobState"], reason, nodes, _time(values.get("EndTime")), values.get("ExitCode"))
-    return replace(found, restarts=int(restarts) if restarts.isdecimal() else 0), None
+    preempted = _known(values.get("PreemptTime")) is not None
+    return replace(found, restarts=int(restarts) if restarts.isdecimal() else 0, preempted=preempted), None
 
 
 def _from_squeue(line: str) -> Job | None:

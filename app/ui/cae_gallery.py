@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 import streamlit as st
 
@@ -87,8 +88,9 @@ def scale_of(folder: RunFolder, maps: Maps) -> tuple[Scale, str]:
         found = Calibration.load(folder.path / "scoring.npz")
         return Scale(found.heat_low, found.heat_high), f"one scale for the run, from {found.fitted_on}"
     except (AppError, ValueError):
-        good = maps.maps[~maps.masks.any(axis=(1, 2))]
-        return pictures.robust_scale(good if len(good) else maps.maps), "one scale for the run, from its test pictures"
+        unmarked = np.flatnonzero(~np.asarray(maps.masks).any(axis=(1, 2)))
+        good = maps.maps[unmarked]
+        return pictures.robust_scale(good if len(good) else np.asarray(maps.maps)), "one scale for the run, from its test pictures"
 
 
 def _controls(frame: pd.DataFrame) -> tuple[pd.DataFrame, float]:
@@ -187,7 +189,8 @@ def panels(
         size: (width, height) of the original, whose proportions are kept; `None` keeps those of the network's square.
         side: longer side, px.
     """
-    wanted = pictures.fitted(size or maps.inputs.shape[2:0:-1], side)
+    height, width = maps.inputs.shape[1:3]
+    wanted = pictures.fitted(size or (width, height), side)
     picture = pictures.picture_at(maps.inputs[place], wanted)
     rebuilt = pictures.picture_at(maps.reconstructions[place], wanted)
     values, mask = maps.maps[place], maps.masks[place] if maps.has_mask[place] else None

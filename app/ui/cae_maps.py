@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import numpy as np
 import streamlit as st
 
 from app.runs.folder import Maps, load_maps
@@ -17,7 +18,9 @@ def maps_of(folder: str, stamp: int) -> Maps | None:
     maps = load_maps(Path(folder))
     if maps is not None:
         for field in dataclasses.fields(maps):
-            getattr(maps, field.name).flags.writeable = False
+            array = getattr(maps, field.name)
+            if isinstance(array, np.ndarray):
+                array.flags.writeable = False
     return maps
 
 

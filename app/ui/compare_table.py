@@ -172,8 +172,10 @@ def _filters(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def _options(values: pd.Series[Any], key: str) -> list[str]:
-    """What there is, and what is chosen though there is none any more: a filter for running runs outlives the last of them."""
-    return sorted({str(value) for value in values if value} | set(st.session_state.get(key) or ()))
+    """What there is, and what is chosen though there is none any more: a filter for running runs outlives the last of them, and a link
+    names it."""
+    chosen = st.session_state[key] if key in st.session_state else st.query_params.get_all(key)
+    return sorted({str(value) for value in values if value} | set(chosen or ()))
 
 
 def _count(frame: pd.DataFrame, shown: pd.DataFrame, ticked: Sequence[str]) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from app.cae import correction
 from app.cae.config import CaeConfig
-from app.cae.pictures import MEMORY_SHARE, decoded_mib
+from app.cae.pictures import ERRORS_BYTES, MEMORY_SHARE, decoded_mib
 
 MEASURED_TRAIN_PER_S = 140.0
 MEASURED_SCORE_PER_S = 350.0
@@ -88,7 +89,8 @@ def duration(config: CaeConfig, work: Work, found: Rates | None) -> Estimate:
         return Estimate(None, "no run on this path has finished here yet")
     training = work.training_pictures(config) / found.train_images_per_s
     validation = config.epochs_for(work.train) * work.held_out / found.score_images_per_s
-    scoring = (work.train + work.held_out + work.test) / found.score_images_per_s
+    twice = work.train if config.correct_mean and work.train >= correction.FEWEST else 0
+    scoring = (work.train + twice + work.held_out + work.test) / found.score_images_per_s
     return Estimate(START_S + training + validation + scoring, found.basis)
 
 
@@ -134,4 +136,4 @@ def _step_mib(config: CaeConfig, work: Work) -> float:
 
 
 def _maps_mib(config: CaeConfig, work: Work) -> float:
-    return (work.test * (4 + 2 * work.channels) + work.held_out * 8) * config.image_size**2 / 2**20
+    return (work.test * (4 + 2 * work.channels) + (work.held_out or work.train) * ERRORS_BYTES) * config.image_size**2 / 2**20

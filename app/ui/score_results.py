@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import streamlit as st
-from numpy.typing import NDArray
 
 from app.cae.image_files import PictureError
 from app.cae.images import read_image
-from app.cae.rows import load_npz
+from app.cae.rows import DAMAGED, Rows, load_npz
 from app.core.errors import AppError
 from app.runs.folder import RunFolder
 from app.runs.score_folder import Scoring, remove_scoring
@@ -158,7 +157,7 @@ def _scale(result: dict[str, Any]) -> Scale:
         return Scale(0.0, 1.0)
 
 
-def _row(scoring: Scoring, row: dict[Any, Any], maps: dict[str, NDArray[Any]], scale: Scale, opacity: float, threshold: float) -> bool:
+def _row(scoring: Scoring, row: dict[Any, Any], maps: dict[str, Rows], scale: Scale, opacity: float, threshold: float) -> bool:
     """Draw one picture; True when somebody wants to see it large."""
     words, *cells = st.columns(COLUMNS, vertical_alignment="center")
     colour, icon = LOOKS[row["verdict"]]
@@ -181,7 +180,7 @@ def _row(scoring: Scoring, row: dict[Any, Any], maps: dict[str, NDArray[Any]], s
     return large
 
 
-def _subject(scoring: Scoring, row: dict[Any, Any], maps: dict[str, NDArray[Any]], full_scale: Any) -> Subject:
+def _subject(scoring: Scoring, row: dict[Any, Any], maps: dict[str, Rows], full_scale: Any) -> Subject:
     kept = [] if scoring.uploaded else [str(row["path"])]
     if row.get("preview"):
         kept.append(str(scoring.folder.path / str(row["preview"])))
@@ -209,13 +208,13 @@ def _preview(file: str, stamp: int) -> Rgb | None:
 
 
 @st.cache_resource(max_entries=2, ttl=900, show_spinner=False)
-def maps_of(folder: str, stamp: int) -> dict[str, NDArray[Any]] | None:
+def maps_of(folder: str, stamp: int) -> dict[str, Rows] | None:
     """`maps` (N, S, S) and `inputs` (N, S, S, C) of a scoring; `None` when they cannot be read."""
     del stamp
     try:
         arrays = load_npz(Path(folder) / "maps.npz")
         return {name: arrays[name] for name in ("maps", "inputs")}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except DAMAGED:
         return None
 
 

@@ -47,12 +47,12 @@ def chromium() -> Iterator[Browser]:
             browser.close()
 
 
-def press_until(slider: Locator, key: str, value: int) -> None:
+def press_until(slider: Locator, value: float) -> None:
     """Move a slider by keys as a person does: one more press where one was swallowed while the page was being drawn anew."""
     for _ in range(20):
         if (seen := slider.input_value()) == str(value):
             return
-        slider.press(key)
+        slider.press("ArrowRight" if float(seen) < value else "ArrowLeft")
         with contextlib.suppress(AssertionError):
             expect(slider).not_to_have_value(seen, timeout=3000)
     expect(slider).to_have_value(str(value))

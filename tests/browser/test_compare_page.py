@@ -138,7 +138,7 @@ def test_a_link_taken_after_switches_shows_the_same_to_others(page: Page, contex
     expect(page.locator(CURVES)).to_be_visible()
     page.get_by_placeholder("words in names, notes").fill("lens")
     page.wait_for_url("**find=lens**")
-    press_until(page.locator(".st-key-smooth").get_by_role("slider"), "ArrowRight", 0.05)  # type: ignore[arg-type]
+    press_until(page.locator(".st-key-smooth").get_by_role("slider"), 0.05)
     for key, name, says in (("x", "Step", "x=Step"), ("log", "Log scale", "log=true"), ("curve", "Validation loss", "curve=Validation")):
         _until(page, lambda key=key, name=name: _switch(page, key, name), "says => location.search.includes(says)", says)  # type: ignore[misc]
     code = page.get_by_test_id("stPopoverBody").locator("code")

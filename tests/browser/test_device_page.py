@@ -28,7 +28,7 @@ def test_verdict_reason_badge_and_flow_chart_follow_the_slider(page: Page, tmp_p
         assert _filled(page) == ["CPU path"]
 
         slider = page.get_by_role("slider").first
-        press_until(slider, "ArrowLeft", 832)
+        press_until(slider, 832)
         expect(page.get_by_text("has 887 MiB free (≥ threshold 832 MiB)").first).to_be_visible()
         expect(chart.get_by_text("memory at least 832 MiB free?")).to_be_visible()
         page.wait_for_function("() => [...document.querySelectorAll('[data-testid=stGraphVizChart] path[fill=\"#11aa77\"]')].length > 0")
@@ -36,7 +36,7 @@ def test_verdict_reason_badge_and_flow_chart_follow_the_slider(page: Page, tmp_p
         for place in (".st-key-path_now", ".st-key-verdict"):
             expect(page.locator(place)).to_contain_text("GPU · Quadro T2000")
 
-        press_until(slider, "ArrowRight", 896)
+        press_until(slider, 896)
         expect(page.get_by_text("has only 887 MiB free (< threshold 896 MiB)").first).to_be_visible()
         for place in (".st-key-path_now", ".st-key-verdict"):
             expect(page.locator(place)).not_to_contain_text("GPU · Quadro T2000")
@@ -62,7 +62,7 @@ def test_history_keeps_its_zoom_while_values_come_in(page: Page, tmp_path: Path)
         expect(axis).to_have_attribute("aria-label", zoomed)
 
         slider = page.get_by_role("slider").first
-        press_until(slider, "ArrowLeft", 1984)
+        press_until(slider, 1984)
         page.wait_for_url("**min_vram_mib=1984**")
         _refreshed(page)
         expect(axis).to_have_attribute("aria-label", zoomed)
@@ -109,7 +109,7 @@ def test_a_hanging_driver_leaves_the_page_usable_and_its_last_figures_marked(pag
         _replace(case, json.dumps({**json.loads(well), "delay_s": 600}))
         expect(page.get_by_text(re.compile(r"figures of \d\d:\d\d:\d\d, \d+ s old: the next probe has not answered for"))).to_be_visible()
         slider = page.get_by_role("slider").first
-        press_until(slider, "ArrowLeft", 1984)
+        press_until(slider, 1984)
         page.wait_for_url("**min_vram_mib=1984**")
         expect(page.get_by_text(re.compile(r"GPU status unavailable since \d\d:\d\d:\d\d"))).to_be_visible()
         expect(page.get_by_text("nvidia-smi timed out after 5 s").first).to_be_visible()
@@ -145,7 +145,7 @@ def test_a_moved_threshold_survives_a_reload_on_another_tab(page: Page, tmp_path
     with running_dashboard(folder=tmp_path) as server:
         page.goto(server.url)
         slider = page.get_by_role("slider").first
-        press_until(slider, "ArrowLeft", 1984)
+        press_until(slider, 1984)
         page.wait_for_url("**min_vram_mib=1984**")
         page.get_by_role("tab", name="Keras CAE").click()
         expect(page.get_by_text("1984 MiB free VRAM")).to_be_visible()

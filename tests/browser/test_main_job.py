@@ -54,7 +54,7 @@ def test_the_whole_main_job(page: Page, server: Server, tmp_path: Path) -> None:
 
     # The threshold moves by hand, decides, and stands in the URL.
     slider = page.get_by_role("slider").first
-    press_until(slider, "ArrowRight", 2304)
+    press_until(slider, 2304)
     page.wait_for_url("**min_vram_mib=2304**")
 
     # Pick real pictures, train, score.

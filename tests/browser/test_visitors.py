@@ -102,7 +102,7 @@ def test_a_second_start_during_a_run_waits_its_turn_and_stop_keeps_the_model_so_
         expect(page.get_by_text("epoch 3").first).to_be_attached()
         # What is moved meanwhile is for the next run; this one goes on with its own copy.
         page.get_by_role("tab", name="Device").click()
-        press_until(page.get_by_role("slider").first, "ArrowRight", 2304)
+        press_until(page.get_by_role("slider").first, 2304)
         page.get_by_role("tab", name="Keras CAE").click()
         expect(page.get_by_text("2304 MiB free VRAM")).to_be_visible()
         expect(page.get_by_role("button", name="Cancel")).to_be_visible()

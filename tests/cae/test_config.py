@@ -97,3 +97,13 @@ def test_a_configuration_survives_the_way_through_its_file(tmp_path: Path) -> No
     path.write_text(config.model_dump_json(), encoding="utf-8")
     assert read_config(path) == config
     assert set(json.loads(path.read_text(encoding="utf-8"))) == set(CaeConfig.model_fields)
+
+
+def test_a_configuration_from_before_an_option_was_there_says_what_was_computed_then(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    now = make_config({"data": "x", "preset": "recommended"}).model_dump(mode="json")
+    file.write_text(json.dumps({name: value for name, value in now.items() if name not in ("correct_mean", "whole_weight")}))
+    then = read_config(file)
+    assert (then.correct_mean, then.whole_weight) == (False, 0.0)
+    file.write_text(json.dumps(now))
+    assert read_config(file).correct_mean

@@ -104,12 +104,15 @@ def test_f10_what_does_not_fit_on_the_disk_either_is_refused_with_both_numbers(
     widget: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=5 * 2**20))
-    # 9 MiB of pictures and masks, twice 11 bytes a pixel for maps, inputs, reconstructions and masks of three test pictures.
+    # 9 MiB of pictures and masks, twice 11 bytes a pixel for maps, inputs, reconstructions and masks of three test pictures, 8 bytes a
+    # pixel for errors and anomalies of good ones: of all six where none is held out.
     sentence = (
-        r"run: expected 26 MiB of free disk space for 9 pictures of 512 px with 3 channels, which .* maps, got 5\.0 MiB\. Free some, "
+        r"run: expected 38 MiB of free disk space for 9 pictures of 512 px with 3 channels, which .* maps, got 5\.0 MiB\. Free some, "
     )
     with pytest.raises(DataError, match=sentence):
         load_pictures(widget, size=512, available_mib=20, folder=tmp_path / "run")
+    with pytest.raises(DataError, match="run: expected 32 MiB of free disk space"):
+        load_pictures(widget, size=512, available_mib=20, folder=tmp_path / "run", val_fraction=0.5)
 
 
 @pytest.mark.parametrize(("most", "used", "expected"), [("104857600", "52428800", 50.0), ("52428800", "104857600", 0.0)])

@@ -228,6 +228,19 @@ def test_a_job_that_slurm_ends_for_a_reason_of_its_own_is_queued_where_it_will_s
         assert words in word["message"]
 
 
+def test_a_preempted_job_with_a_grace_time_is_not_taken_for_one_at_its_time_limit(
+    run: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SLURM pulls the end of the job near and tells when it preempted it; a comment of the user's may look like anything."""
+    soon = (dt.datetime.now() + dt.timedelta(seconds=60)).isoformat(timespec="seconds")
+    told = f"JobId=3 JobState=RUNNING Reason=None Restarts=0 EndTime={soon} PreemptTime={soon} NodeList=vm"
+    commands(tmp_path / "bin", monkeypatch, scontrol=f"{told} Comment=x Restarts=7 JobState=PENDING")
+    log(run)
+    word = slurm_job.last_word(run, signalled=True)
+    assert word is not None
+    assert (word["state"], "(preemption)" in word["error"]) == ("interrupted", True)
+
+
 def test_a_cancel_through_the_folder_is_nothing_of_slurms(run: RunFolder) -> None:
     run.ask_cancel()
     assert slurm_job.last_word(run, signalled=True) is None

@@ -195,6 +195,9 @@ def test_a_filter_outlives_the_last_run_that_fitted(folder: Path) -> None:
     assert app.multiselect(key=compare_table.STATES).value == ["running"]
     assert len(shown(app)) == 0
     assert "0 fit the filter" in said(app)
+    linked = page(runs=ended.run_id, states="running")
+    assert linked.multiselect(key=compare_table.STATES).value == ["running"], "and a link that names it"
+    assert len(shown(linked)) == 0
 
 
 def test_a_vanished_run_is_told_and_brought_back_from_the_bin(folder: Path) -> None:

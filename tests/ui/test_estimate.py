@@ -20,9 +20,11 @@ def _config(**values: object) -> object:
 
 
 def test_seconds_are_pictures_over_throughput() -> None:
-    """On paper: 1000 pictures at 50/s, 200 validated and 200 scored at 100/s: 20 + 2 + 2 s, and the start."""
+    """On paper: 1000 pictures at 50/s, 200 validated and 200 scored at 100/s: 20 + 2 + 2 s, 1 s for the mean residual, and the start."""
     found = estimate.duration(_config(), WORK, Rates(50.0, 100.0, "as told"))
-    assert found.seconds == pytest.approx(estimate.START_S + 24)
+    assert found.seconds == pytest.approx(estimate.START_S + 25)
+    plain = estimate.duration(_config(correct_mean=False), WORK, Rates(50.0, 100.0, "as told"))
+    assert plain.seconds == pytest.approx(estimate.START_S + 24)
     assert found.basis == "as told"
 
 
