@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import time
@@ -51,3 +52,9 @@ def run_python(code: str, *arguments: str, **options: Any) -> subprocess.Popen[s
     return subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=HERE.parents[1], **options
     )
+
+
+def as_from_a_terminal() -> None:
+    """Signals that whoever runs the tests ignores (`nohup`, a shell's background) would be ignored by their children too."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)

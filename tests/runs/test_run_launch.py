@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from run_helpers import FAKE, HERE, Start, run_python, until, wait_phase, wait_state
+from run_helpers import FAKE, HERE, Start, as_from_a_terminal, run_python, until, wait_phase, wait_state
 
 from app.cae.config import CaeConfig, make_config
 from app.core.errors import OptionError, RunError
@@ -199,12 +199,6 @@ def test_a_killed_run_frees_its_place_for_the_next(start: Start) -> None:
     assert wait_state(second, "finished", "failed", "interrupted").state == "finished"
 
 
-def _as_from_a_terminal() -> None:
-    """Signals that whoever runs the tests ignores (`nohup`, a shell's background) would be ignored by their children too."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
 @pytest.mark.parametrize(
     ("number", "why"), [(signal.SIGINT, "Ctrl-C was pressed"), (signal.SIGHUP, "the terminal it was started in was closed")]
 )
@@ -212,7 +206,7 @@ def test_one_signal_stops_cleanly_and_a_second_ends_at_once(runs_dir: Path, conf
     run = RunFolder.create(runs_dir, config)
     environment = {**os.environ, "FAKE_RUN": json.dumps({"deaf": True, **LONG})}
     shell = subprocess.Popen(
-        [*FAKE, str(run.path)], env=environment, cwd=HERE.parents[1], stderr=subprocess.PIPE, preexec_fn=_as_from_a_terminal
+        [*FAKE, str(run.path)], env=environment, cwd=HERE.parents[1], stderr=subprocess.PIPE, preexec_fn=as_from_a_terminal
     )
     try:
         wait_phase(run, "training")
@@ -231,7 +225,7 @@ def test_a_cancelled_run_in_a_shell_exits_like_a_command_stopped_by_ctrl_c(runs_
     run = RunFolder.create(runs_dir, config)
     environment = {**os.environ, "FAKE_RUN": json.dumps(LONG)}
     shell = subprocess.Popen(
-        [*FAKE, str(run.path)], env=environment, cwd=HERE.parents[1], stderr=subprocess.PIPE, preexec_fn=_as_from_a_terminal
+        [*FAKE, str(run.path)], env=environment, cwd=HERE.parents[1], stderr=subprocess.PIPE, preexec_fn=as_from_a_terminal
     )
     try:
         wait_phase(run, "training")

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
-from run_helpers import until
+from run_helpers import as_from_a_terminal, until
 
 from app.cae.heat_maps import Scale, heat_map
 from app.runs.folder import RunFolder, load_calibration, load_scores
@@ -192,7 +192,12 @@ def test_a_damaged_calibration_is_one_sentence(run: RunFolder, pictures: Path, c
 def test_it_waits_in_the_line_of_its_device_and_can_be_stopped(run: RunFolder, pictures: Path, number: signal.Signals) -> None:
     place = Line("cpu").join("somebody", pictures)
     process = subprocess.Popen(
-        command("score", run.run_id, pictures, "--device", "cpu"), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command("score", run.run_id, pictures, "--device", "cpu"),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=as_from_a_terminal,
     )
     try:
         until(lambda: [found for found in list_scorings(run) if "somebody" in (found.status.message or "")], "waiting")

@@ -148,6 +148,17 @@ def waiting(run: RunFolder, words: str) -> str:
     return str(until(message, f"{words!r} of {run.run_id}: {run.status()}"))
 
 
+def start_again(run: RunFolder, cluster: Cluster, first: int | None) -> None:
+    """Wait for the second start of a job that was put back into the queue, where it would wait two minutes. For a moment after its end it
+    takes no other time."""
+
+    def started() -> bool:
+        cluster.ask("scontrol", "update", f"jobid={job(run)}", "StartTime=now")
+        return run.status().pid not in (None, first)
+
+    until(started, "its second start", limit_s=LIMIT_S)
+
+
 def test_a_preempted_run_is_told_and_goes_on_when_its_place_is_free_again(
     submit: Submit, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,8 +174,7 @@ def test_a_preempted_run_is_told_and_goes_on_when_its_place_is_free_again(
         assert f"SLURM put job {job(run)} back into its queue (preemption)" in (run.path / "log.txt").read_text(encoding="utf-8")
     finally:
         cluster.ask("scancel", urgent)
-    cluster.ask("scontrol", "update", f"jobid={job(run)}", "StartTime=now")
-    until(lambda: run.status().pid not in (None, first), "its second start")
+    start_again(run, cluster, first)
     wait_phase(run, "training")
 
 
@@ -189,8 +199,7 @@ def test_a_requeued_training_goes_on_by_itself_after_its_last_whole_epoch(real_r
     waiting(run, "requeued, pending")
     kept = readers.load_history(run.path)
     assert 3 <= len(kept) < EPOCHS
-    cluster.ask("scontrol", "update", f"jobid={job(run)}", "StartTime=now")
-    until(lambda: run.status().pid not in (None, first), "its second start")
+    start_again(run, cluster, first)
     real_run.kept = kept
 
 
