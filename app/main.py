@@ -20,6 +20,7 @@ from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.errors import AppError, DeviceError, OptionError
 from app.options import OneSentenceParser, add_config_options, config_values
 
+PROBLEMS_SHOWN = 10
 METRIC_NAMES = {
     "image_auroc": "image AUROC",
     "image_ap": "average precision",
@@ -151,6 +152,7 @@ def _verify(min_vram_mib: int, device: str, as_json: bool, save: Path | None) ->
 
 
 def _cae(args: argparse.Namespace) -> int:
+    from app.cae.memory import free_mib
     from app.runs.data_there import refuse_missing_data
     from app.runs.folder import RunFolder, default_runs_dir
     from app.runs.slurm_cli import refuse_wait_alone, submit_command
@@ -169,6 +171,7 @@ def _cae(args: argparse.Namespace) -> int:
     else:
         config = make_config(config_values(args))
         refuse_missing_data(config.data)
+        free_mib()  # refuses a bad TWOPATH_MEMORY_MIB
         folder = RunFolder.create(args.runs_dir or default_runs_dir(), config)
     with _only_our_output() as say:
         # For people, progress goes to standard output wherever that leads; a page's run has its log, a script its JSON.
@@ -209,6 +212,10 @@ def _in_words(result: dict[str, Any]) -> str:
             lines.append(f"{name} {metrics[key]:.3f}")
         elif result["state"] == "finished" and missing.get(key):
             lines.append(f"{name} not available: {missing[key]}")
+    problems = result["problems"]
+    lines += [f"data: {sentence}" for sentence in problems[:PROBLEMS_SHOWN]]
+    if len(problems) > PROBLEMS_SHOWN:
+        lines.append(f"data: and {len(problems) - PROBLEMS_SHOWN} more, in {Path(result['run_folder']) / 'dataset.json'}")
     if result["state"] == "cancelled":
         lines.append(f"Go on with: python -m app.main runs resume {result['run_id']}")
     return "\n".join(lines)

@@ -16,6 +16,7 @@ from typing import Literal, NoReturn
 import psutil
 
 from app.cae.config import CaeConfig
+from app.cae.memory import free_mib
 from app.core.errors import AppError, RunError
 from app.runs import sentences, slurm_submit
 from app.runs import slurm_sentences as slurm_say
@@ -58,6 +59,7 @@ def start_run(
     """
     if slurm is None:  # a node of the cluster may see folders that this machine does not
         refuse_missing_data(config.data)
+        free_mib()  # refuses a bad TWOPATH_MEMORY_MIB
     else:
         refuse_meaningless_data(config.data)
     folder = RunFolder.create(runs_dir, config, name=name)

@@ -20,7 +20,7 @@ from app.cae.config import CaeConfig
 from app.core.errors import AppError, RunError
 from app.runs import sentences, slurm_job
 from app.runs.files import clean_leftovers, keep_reserve
-from app.runs.folder import RunFolder, load_history, load_metrics
+from app.runs.folder import RunFolder, load_dataset_summary, load_history, load_metrics
 from app.runs.locks import try_lock
 from app.runs.log import RunLog
 from app.runs.processes import hostname, mark, memory_now
@@ -238,6 +238,8 @@ def summary(folder: Path) -> dict[str, Any]:
         "score_images_per_s": status.score_images_per_s,
         "epochs": len(load_history(run.path)),
         "metrics": {**{name: metrics.get(name) for name in METRICS}, **metrics, "not_available": missing},
+        "warnings": list(status.warnings),
+        "problems": list((load_dataset_summary(run.path) or {}).get("problems") or ()),
     }
 
 

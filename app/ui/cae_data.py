@@ -213,11 +213,11 @@ def _show(look: Look) -> None:
     )
     st.dataframe(look.counts, hide_index=True, height="content", key="cae_counts", alt="Pictures of each class in each split")
     if look.examples:
-        _examples(look.examples)
+        _examples(look.examples, "test pictures" if (look.rows["split"] == "test").any() else "training pictures")
     _problems(look.problems)
 
 
-def _examples(examples: tuple[Example, ...]) -> None:
+def _examples(examples: tuple[Example, ...], what: str) -> None:
     """Good pictures in the upper row, defective ones in the lower: one picture, so that enlarging it shows all of them."""
     rows = [row for good in (True, False) if (row := [example for example in examples if (example.defect == "good") is good])]
     kinds = [", ".join(dict.fromkeys(shortened(example.defect, NAME_LENGTH) for example in row)) for row in rows]
@@ -225,7 +225,7 @@ def _examples(examples: tuple[Example, ...]) -> None:
     outline = "; masks outlined" if any(example.outlined for example in examples) else ""
     st.image(
         grid([[example.picture for example in row] for row in rows]),
-        caption=escaped(f"test pictures: {' · '.join(kinds)}{outline}"),
+        caption=escaped(f"{what}: {' · '.join(kinds)}{outline}"),
         width=EXAMPLES_PX,
         alt=f"Examples: {names}",
     )

@@ -7,14 +7,15 @@ import streamlit as st
 from app.cae.config import CaeConfig
 from app.core.errors import AppError
 from app.runs.data_there import missing_data
-from app.runs.folder import RunFolder, RunStatus
+from app.runs.folder import RunFolder, RunStatus, load_dataset_summary
 from app.runs.launch import RESUMABLE
 from app.runs.slurm_state import job_of
 from app.runs.trackers_record import read_record
 from app.ui import cae_data, cae_form, cae_launch, cae_start
-from app.ui.cae_text import STATES, config_line, escaped
+from app.ui.cae_text import STATES, config_line, counted, escaped
 from app.ui.palette import path_badge
 
+PROBLEMS_SHOWN = 20
 RESUME = "cae_resume"
 AGAIN = "cae_again"
 USE_OPTIONS = "cae_use_options"
@@ -41,6 +42,13 @@ def render(folder: RunFolder, status: RunStatus) -> None:
         st.link_button("In MLflow", str(record.url), type="tertiary", icon=":material/open_in_new:", help=record.trouble or str(record.url))
     for warning in status.warnings:
         st.warning(escaped(warning), icon=":material/warning:")
+    problems = (load_dataset_summary(folder.path) or {}).get("problems") or ()
+    if problems:
+        with st.expander(f"{counted(len(problems), 'problem')} with the pictures", icon=":material/broken_image:", key="cae_data_problems"):
+            for sentence in problems[:PROBLEMS_SHOWN]:
+                st.caption(escaped(str(sentence)))
+            if len(problems) > PROBLEMS_SHOWN:
+                st.caption(f"and {len(problems) - PROBLEMS_SHOWN} more, in dataset.json of the run")
 
 
 def config_of(folder: RunFolder) -> CaeConfig | None:

@@ -20,6 +20,7 @@ LOG_HEIGHT = 260
 LOG_HEAD = 20_000
 REPORT_RULE = "=" * 60
 
+TOO_FEW_STEPS = "there were too few steps after the first ones, which are left out."
 SYNTHETIC = "AUROC without labels (defects drawn in)"
 METRICS = {
     "image_auroc": ("Image AUROC", "Chance that a defective test picture scores higher than a good one; 0.5 is guessing."),
@@ -116,7 +117,8 @@ def _tiles(metrics: dict[str, Any], status: RunStatus) -> None:
         (places[6], "Training", status.train_images_per_s, "Pictures a second; the first steps and validation are left out."),
         (places[7], "Scoring", status.score_images_per_s, "Pictures a second through network, error map and smoothing."),
     ):
-        help_ = about if value is not None else f"Not measured: the run did not get that far.\n\n{about}"
+        reason = TOO_FEW_STEPS if status.state == "finished" else "the run did not get that far."
+        help_ = about if value is not None else f"Not measured: {reason}\n\n{about}"
         place.metric(label, fmt.images_per_s(value), help=help_, border=True)
 
 

@@ -47,6 +47,7 @@ def render() -> None:
     if frame.empty:
         _nothing_yet()
         return
+    tables.settle(frame)
     styles = _styles(frame)
     live = _live_ids(frame)
     st.session_state[_LIVE_IDS] = live

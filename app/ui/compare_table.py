@@ -57,6 +57,12 @@ def default_ticked(frame: pd.DataFrame) -> list[str]:
     return finished or list(frame["run_id"])[:1]
 
 
+def settle(frame: pd.DataFrame) -> None:
+    """Put what is ticked at first into the URL. Chosen anew at each draw, it would change under an open question when a run ends."""
+    if state.COMPARED_RUNS not in st.query_params:
+        tick(default_ticked(frame))
+
+
 def tick(ids: Sequence[str]) -> None:
     """Make these the ticked runs."""
     st.query_params[state.COMPARED_RUNS] = ",".join(ids) or NOTHING

@@ -318,6 +318,13 @@ def test_a_run_whose_pictures_are_gone_is_neither_started_nor_resumed(runs_dir: 
     assert [path.name for path in runs_dir.iterdir()] == [run.run_id]
 
 
+def test_a_bad_memory_limit_makes_no_run(runs_dir: Path, config: CaeConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TWOPATH_MEMORY_MIB", "plenty")
+    with pytest.raises(OptionError, match="TWOPATH_MEMORY_MIB: expected a number of MiB above 0, got 'plenty'"):
+        start_run(config, runs_dir, program=FAKE)
+    assert not runs_dir.exists() or list(runs_dir.iterdir()) == []
+
+
 def test_a_run_that_goes_on_is_not_started_again(start: Start) -> None:
     run = start(**LONG)
     wait_phase(run, "training")

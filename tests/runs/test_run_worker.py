@@ -91,8 +91,12 @@ def test_the_summary_has_the_keys_of_the_command_line(run: RunFolder) -> None:
             "score_images_per_s",
             "epochs",
             "metrics",
+            "warnings",
+            "problems",
         )
     ]
+    assert told["problems"] == ["a.png: cannot be read."]
+    assert "One mask" in " ".join(told["warnings"])
     assert (told["run_id"], told["run_folder"], told["state"], told["epochs"]) == (run.run_id, str(run.path), "finished", 3)
     assert {name: told["metrics"][name] for name in ("image_auroc", "image_ap", "image_f1", "pixel_auroc")} == {
         **{"image_auroc": 0.75, "image_ap": 0.5, "image_f1": None, "pixel_auroc": None}

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from cae_runs import write_pictures, write_status
-from conftest import open_page, words
+from page_helpers import open_page, words
 from streamlit.testing.v1 import AppTest
 
 from app.cae.config import make_config

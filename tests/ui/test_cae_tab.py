@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 from cae_runs import write_pictures, write_scored_run, write_status
 from compare_runs import put_json, write_run
-from conftest import open_page, words
+from page_helpers import open_page, words
 from streamlit.testing.v1 import AppTest
 
 from app.cae.config import PRESETS, CaeConfig, make_config

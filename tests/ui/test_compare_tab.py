@@ -184,6 +184,16 @@ def test_the_filter_hides_rows_and_leaves_what_is_ticked(folder: Path) -> None:
     assert list(shown(drawn(app))["run"]) == ["night sweep"]
 
 
+def test_what_is_ticked_at_first_stays_when_other_runs_end(folder: Path) -> None:
+    """An open question whether to delete the ticked runs is about the runs it was asked about."""
+    first = [write_run(folder, place).run_id for place in range(2)]
+    app = page()
+    assert set(url_ids(app)) == set(first)
+    write_run(folder, 2)
+    assert set(url_ids(drawn(app))) == set(first)
+    assert len(shown(app)) == 3
+
+
 def test_a_filter_outlives_the_last_run_that_fitted(folder: Path) -> None:
     ended, live = write_run(folder, 0), write_run(folder, 1, state="running", options={"data": "synthetic"})
     app = page(runs=ended.run_id)

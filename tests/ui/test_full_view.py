@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cae_runs import SIZE, map_arrays, score_table, write_scored_run
-from conftest import open_page, words
+from page_helpers import open_page, words
 from PIL import Image
 
 from app.runs.folder import Maps

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cae_runs import SIZE, THRESHOLD, write_scored_run, write_status
-from conftest import open_page, words
+from page_helpers import open_page, words
 from PIL import Image
 from streamlit.testing.v1 import AppTest
 

@@ -8,7 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from conftest import open_page
+from page_helpers import open_page
 from PIL import Image
 
 from app.ui import cae_data, state
