@@ -18,6 +18,7 @@ from typing import Any
 from app.cae.config import make_config
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.errors import AppError, DeviceError, OptionError
+from app.core.words import counted
 from app.options import OneSentenceParser, add_config_options, config_values
 
 PROBLEMS_SHOWN = 10
@@ -204,7 +205,7 @@ def _in_words(result: dict[str, Any]) -> str:
     if result["path"]:
         speeds = ((result["train_images_per_s"], "training"), (result["score_images_per_s"], "scoring"))
         rates = ", ".join(f"{name} {value:.3g} images/s" for value, name in speeds if value is not None)
-        lines.append(f"{result['path']}: {result['epochs']} epochs" + (f", {rates}" if rates else ""))
+        lines.append(f"{result['path']}: {counted(result['epochs'], 'epoch')}" + (f", {rates}" if rates else ""))
     metrics = result["metrics"]
     missing = metrics.get("not_available") or {}
     for key, name in METRIC_NAMES.items():

@@ -15,6 +15,7 @@ from typing import BinaryIO
 from app.cae.folders import has_controls, is_junk
 from app.cae.image_files import SUFFIXES
 from app.core.errors import DataError
+from app.core.words import counted
 
 MAX_FILES = 20_000
 MAX_TOTAL_MIB = 4096
@@ -107,7 +108,7 @@ def _checked(
     kept = {_safe_name(entry, name): entry for entry in files}
     kept = {path: entry for path, entry in kept.items() if path.suffix.casefold() in _KEPT and not any(map(is_junk, path.parts))}
     if not any(path.suffix.casefold() in SUFFIXES for path in kept):
-        raise DataError(f"{name}: expected pictures ({', '.join(sorted(SUFFIXES))}), got {len(files)} files of other kinds.")
+        raise DataError(f"{name}: expected pictures ({', '.join(sorted(SUFFIXES))}), got {counted(len(files), 'file')} of other kinds.")
     return kept
 
 

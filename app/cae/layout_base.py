@@ -91,8 +91,3 @@ def masks_of_class(pictures_of: Path, masks: Path | None) -> Path | None:
     if by_name is not None:
         return by_name
     return masks if list_pictures(masks, shown_from=masks, into=False).pictures else None
-
-
-def pictures(count: int) -> str:
-    """ "1 picture", "2 pictures"."""
-    return "1 picture" if count == 1 else f"{count} pictures"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from app.cae.folders import BAD_NAMES, GOOD_NAMES, MASK_NAMES, child, folded, list_pictures, relative_to, subfolders
-from app.cae.layout_base import EXPECTED, Layout, by_own_masks, masks_of_class, pictures
+from app.cae.layout_base import EXPECTED, Layout, by_own_masks, masks_of_class
 from app.cae.masks import part_siblings
 from app.core.errors import DataError
+from app.core.words import counted
 
 TRAIN_NAMES = frozenset({"train", "training"})
 TEST_NAMES = frozenset({"test", "testing", "test_public"})
@@ -56,7 +57,9 @@ def _add_good(layout: Layout, folder: Path, split: str) -> None:
         count = 0 if entry in good else len(list_pictures(entry, shown_from=layout.root).pictures)
         if count:
             use = "used for training" if split == "train" else "used"
-            layout.problems.append(f"{split} has a defect folder; it is not {use}: {folder.name}/{entry.name} ({pictures(count)}).")
+            layout.problems.append(
+                f"{split} has a defect folder; it is not {use}: {folder.name}/{entry.name} ({counted(count, 'picture')})."
+            )
 
 
 def _add_loose(layout: Layout, folder: Path, split: str) -> None:
@@ -70,7 +73,7 @@ def _add_loose(layout: Layout, folder: Path, split: str) -> None:
     if split == "test":
         layout.found += defective
     elif defective:
-        layout.problems.append(f"{split} has {pictures(len(defective))} marked as defective; they are not used for training.")
+        layout.problems.append(f"{split} has {counted(len(defective), 'picture')} marked as defective; they are not used for training.")
 
 
 def _add_test(layout: Layout, test: Path) -> None:
@@ -99,7 +102,9 @@ def _say_loose(layout: Layout, folder: Path) -> None:
     """Lists pictures that lie beside class folders."""
     loose = list_pictures(folder, shown_from=layout.root, into=False).pictures
     if loose:
-        layout.problems.append(f"{folder.name}: {pictures(len(loose))} in no class folder (first {loose[0].name}), not used; {EXPECTED}.")
+        layout.problems.append(
+            f"{folder.name}: {counted(len(loose), 'picture')} in no class folder (first {loose[0].name}), not used; {EXPECTED}."
+        )
 
 
 def _say_surplus(layout: Layout, test: Path, masks: Path | None) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from app.core.words import counted
+
 _PREFIXES = ("onednn_verbose", "dnnl_verbose")
 
 _INSTRUCTION_SETS = (
@@ -75,7 +77,9 @@ class KernelEvidence:
         """What was seen, as one sentence."""
         if not self.kernels:
             return "oneDNN reported no kernel."
-        where = f"{self.instruction_set or 'unknown instruction set'}, {self.threads or '–'} threads ({self.runtime or 'unknown'} runtime)"
+        where = (
+            f"{self.instruction_set or 'unknown instruction set'}, {counted(self.threads, 'thread')} ({self.runtime or 'unknown'} runtime)"
+        )
         if self.convolutions:
             names = ", ".join(dict.fromkeys(kernel.implementation for kernel in self.convolutions))
             return f"Convolutions ran in oneDNN: {names}; {where}."

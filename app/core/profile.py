@@ -13,6 +13,7 @@ from app.core.device_policy import Decision
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.kernel_evidence import KernelEvidence, short_instruction_set
 from app.core.tf_settings import Setting, onednn_wanted
+from app.core.words import counted
 
 _WIDTH = 64
 _LABEL_WIDTH = 16
@@ -190,7 +191,9 @@ def expected_instruction_set(cpu: CpuFacts | None, settings: Iterable[Setting] =
 def _judged(setting: Setting, evidence: KernelEvidence, intra_op: int | None) -> Setting:
     """A setting whose effect oneDNN's own lines show."""
     if setting.name == "TF_NUM_INTRAOP_THREADS" and evidence.threads is not None:
-        return replace(setting, honoured=evidence.threads == intra_op, how_known=f"read back: oneDNN reports {evidence.threads} threads")
+        return replace(
+            setting, honoured=evidence.threads == intra_op, how_known=f"read back: oneDNN reports {counted(evidence.threads, 'thread')}"
+        )
     if setting.name == "OMP_NUM_THREADS" and evidence.runtime is not None:
         said = f"read back: oneDNN's thread runtime is {evidence.runtime}"
         return replace(setting, honoured="omp" in evidence.runtime.lower() or "openmp" in evidence.runtime.lower(), how_known=said)

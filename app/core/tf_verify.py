@@ -22,6 +22,7 @@ from app.core.tf_build import TensorFlowBuild, tensorflow_build
 from app.core.tf_failures import last_telling_line
 from app.core.tf_log import catch_descriptor
 from app.core.tf_trial import Trial, run_trial, trial_environment
+from app.core.words import counted
 
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
@@ -194,7 +195,7 @@ def _kernels_text(profile: dict[str, Any]) -> list[str]:
     if len(rows) == 1:
         return ["  none reported"]
     head = f"  {evidence['version'] or 'oneDNN'}, instruction set: {evidence['isa'] or '–'}, "
-    return [f"{head}{evidence['threads'] or '–'} threads, runtime {evidence['runtime'] or '–'}", *_table(rows)]
+    return [f"{head}{counted(evidence['threads'], 'thread')}, runtime {evidence['runtime'] or '–'}", *_table(rows)]
 
 
 def _ways_text(ways: tuple[ThreadWay, ...]) -> list[str]:

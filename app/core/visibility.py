@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 
 from app.core.facts import Gpu
 from app.core.gpu_trouble import printable
+from app.core.words import counted
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 ORDER_VARIABLE = "CUDA_DEVICE_ORDER"
 
 ALL_HIDDEN = "{setting} hides every GPU from this process: {why}."
-SOME_SHOWN = "{setting} shows {shown} of {total} GPUs to this process: {which}{why}."
+SOME_SHOWN = "{setting} shows {shown} of {total} to this process: {which}{why}."
 FASTEST_FIRST = (
     "GPUs of different kinds are numbered fastest first by CUDA, not by PCI bus as here, so a number in {variable} may mean another GPU; "
     "set CUDA_DEVICE_ORDER=PCI_BUS_ID or name the GPU by UUID."
@@ -62,7 +63,8 @@ def apply_visibility(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visib
     if not shown.places:
         return Visibility(_number(gpus, (), hide=True), ALL_HIDDEN.format(setting=setting, why=shown.why or "it names none"))
     which = ", ".join(f"GPU {gpus[place].index} as {logical}" for logical, place in enumerate(shown.places))
-    note = SOME_SHOWN.format(setting=setting, shown=len(shown.places), total=total, which=which, why=f"; {shown.why}" if shown.why else "")
+    why = f"; {shown.why}" if shown.why else ""
+    note = SOME_SHOWN.format(setting=setting, shown=len(shown.places), total=counted(total, "GPU"), which=which, why=why)
     return Visibility(_number(gpus, shown.places, hide=True), f"{note} {order_note}" if order_note else note)
 
 

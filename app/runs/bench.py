@@ -15,6 +15,7 @@ from typing import Any, Literal
 import psutil
 
 from app.core.tf_device import user_environment
+from app.core.words import counted
 from app.runs import bench_sentences as sentences
 from app.runs.bench_child import PROGRAM, ChildEnd, run_child
 from app.runs.bench_options import CHANNELS
@@ -208,5 +209,5 @@ def contradictions(point: BenchPoint, evidence: Mapping[str, Any]) -> tuple[str,
     pools = (("intra-op", point.intra_op_threads, "onednn_threads"), ("inter-op", point.inter_op_threads, "compute_threads"))
     for pool, asked, key in pools:
         if asked is not None and evidence.get(key) not in (None, asked):
-            seen.append(sentences.OTHER_THREADS.format(asked=asked, pool=pool, seen=evidence[key]))
+            seen.append(sentences.OTHER_THREADS.format(asked=counted(asked, f"{pool} thread"), seen=evidence[key]))
     return tuple(seen)

@@ -30,7 +30,7 @@ BUSY_MACHINE = (
 )
 OTHER_ISA = "{asked} was asked for, {seen} was seen."
 STILL_ONEDNN = "oneDNN was to be off, but convolutions ran in it."
-OTHER_THREADS = "{asked} {pool} threads were asked for, {seen} were seen."
+OTHER_THREADS = "{asked} asked for, {seen} seen."
 
 NOTHING_MEASURED = "bench: no point could be measured: {why}"
 CANCELLED_IN_QUEUE = "Cancelled while it waited for other runs; nothing was measured."

@@ -8,6 +8,7 @@ from typing import Any
 
 from app.cae.config import make_config
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
+from app.core.words import counted
 from app.runs.score_worker import Ended
 
 _DESCRIPTION = (
@@ -64,9 +65,8 @@ def in_words(result: dict[str, Any]) -> str:
     ]
     lines += result["notes"]
     left_out = len(result["problems"])
-    pictures = "1 picture" if result["count"] == 1 else f"{result['count']} pictures"
     lines.append(
-        f"{pictures} scored, {result['defective']} called defective, {result['good']} good"
+        f"{counted(result['count'], 'picture')} scored, {result['defective']} called defective, {result['good']} good"
         + (f"; {left_out} left out, see above." if left_out else ".")
     )
     speed = result["images_per_s"]

@@ -16,7 +16,7 @@ from app.ui import charts_run as charts
 from app.ui import format as fmt
 from app.ui import verdicts
 from app.ui.cae_maps import maps_of, stamp_of
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 from app.ui.published import Published, published_for
 
 PIMO_BOUNDS = (1e-5, 1e-4)

@@ -12,10 +12,12 @@ import streamlit as st
 from app.cae.archives import extract_zip
 from app.cae.datasets import resolve_source
 from app.core.errors import AppError, DataError
+from app.core.words import counted
 from app.runs.uploads import KEPT_DAYS, remove_unused_uploads, touch_upload
 from app.ui import cae_look, state
 from app.ui.cae_look import Example, Look
-from app.ui.cae_text import SOURCES, counted, escaped, shortened
+from app.ui.cae_text import SOURCES
+from app.ui.format import escaped, shortened
 from app.ui.pictures import grid
 
 CHOICE = "cae_data"

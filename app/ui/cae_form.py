@@ -18,8 +18,10 @@ from pydantic.fields import FieldInfo
 
 from app.cae.config import CaeConfig, make_config
 from app.core.errors import OptionError
+from app.core.words import counted
 from app.ui import state
-from app.ui.cae_text import PRESETS, counted, escaped
+from app.ui.cae_text import PRESETS
+from app.ui.format import escaped
 
 PRESET = "cae_preset"
 PRESET_LINK = "preset"

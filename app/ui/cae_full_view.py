@@ -14,7 +14,7 @@ from PIL import Image
 
 from app.ui import format as fmt
 from app.ui import pictures
-from app.ui.cae_text import escaped, shortened
+from app.ui.format import escaped, shortened
 from app.ui.originals import read_original
 from app.ui.pictures import PREDICTION, TRUTH, Map, Rgb, Scale
 

@@ -13,12 +13,14 @@ import streamlit as st
 
 from app.cae.scoring import Calibration
 from app.core.errors import AppError
+from app.core.words import counted
 from app.runs.folder import Maps, RunFolder
 from app.ui import cae_full_view, pictures, verdicts
 from app.ui import format as fmt
 from app.ui.cae_full_view import Subject, layers
 from app.ui.cae_maps import maps_of, stamp_of
-from app.ui.cae_text import StateColour, counted, escaped, shortened
+from app.ui.cae_text import StateColour
+from app.ui.format import escaped, shortened
 from app.ui.originals import size_of
 from app.ui.pictures import Rgb, Scale
 

@@ -6,13 +6,15 @@ import streamlit as st
 
 from app.cae.config import CaeConfig
 from app.core.errors import AppError
+from app.core.words import counted
 from app.runs.data_there import missing_data
 from app.runs.folder import RunFolder, RunStatus, load_dataset_summary
 from app.runs.launch import RESUMABLE
 from app.runs.slurm_state import job_of
 from app.runs.trackers_record import read_record
 from app.ui import cae_data, cae_form, cae_launch, cae_start
-from app.ui.cae_text import STATES, config_line, counted, escaped
+from app.ui.cae_text import STATES, config_line
+from app.ui.format import escaped
 from app.ui.palette import path_badge
 
 PROBLEMS_SHOWN = 20

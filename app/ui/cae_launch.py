@@ -9,7 +9,7 @@ import streamlit as st
 from app.core.errors import AppError
 from app.runs.slurm_options import SlurmSettings, make_settings, options_text
 from app.runs.slurm_queue import slurm_missing
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 
 LAUNCHER = "cae_launcher"
 LAUNCHERS = {"local": "this machine", "slurm": "SLURM"}

@@ -6,12 +6,13 @@ import pandas as pd
 import streamlit as st
 
 from app.core.errors import AppError
+from app.core.words import counted
 from app.runs.folder import RunFolder, RunStatus, load_history, read_log_tail
 from app.runs.launch import cancel_run
 from app.ui import cae_head
 from app.ui import charts_run as charts
 from app.ui import format as fmt
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 from app.ui.fragments import fragment
 
 CANCEL = "cae_cancel"
@@ -104,7 +105,7 @@ def _curves(status: RunStatus, history: pd.DataFrame, colour: str) -> None:
     left.plotly_chart(
         charts.loss_curves(history, colour=colour, epochs=status.epochs, best_epoch=status.best_epoch),
         key="cae_live_loss",
-        alt=f"Training and validation loss over {len(history)} epochs so far",
+        alt=f"Training and validation loss over {counted(len(history), 'epoch')} so far",
     )
     right.plotly_chart(
         charts.throughput_curve(history, colour=colour, epochs=status.epochs),

@@ -8,11 +8,12 @@ from typing import Any
 
 import streamlit as st
 
+from app.core.words import counted
 from app.runs.folder import RunFolder, RunStatus, load_history, load_metrics, load_profile, load_scores, read_log_tail
 from app.ui import cae_head, cae_judge
 from app.ui import charts_run as charts
 from app.ui import format as fmt
-from app.ui.cae_text import counted, escaped
+from app.ui.format import escaped
 
 DETAILS = "cae_details"
 LOG_LINES = 400
@@ -148,7 +149,7 @@ def _training(folder: RunFolder, status: RunStatus, colour: str) -> None:
         left.plotly_chart(
             charts.loss_curves(history, colour=colour, best_epoch=best),
             key="cae_loss",
-            alt=f"Training and validation loss over {len(history)} epochs" + (f", best in epoch {best}" if best else ""),
+            alt=f"Training and validation loss over {counted(len(history), 'epoch')}" + (f", best in epoch {best}" if best else ""),
         )
         right.plotly_chart(
             charts.throughput_curve(history, colour=colour), key="cae_throughput", alt="Training images per second over the epochs"

@@ -14,13 +14,14 @@ from app.cae.config import CaeConfig, make_config
 from app.cae.memory import free_mib
 from app.core.device_policy import Decision
 from app.core.errors import AppError
+from app.core.words import counted
 from app.runs.folder import RunFolder
 from app.runs.launch import resume_run, start_run
 from app.ui import cae_form, cae_launch, estimate, state
 from app.ui import format as fmt
 from app.ui.cae_look import Look
-from app.ui.cae_text import counted, escaped
 from app.ui.estimate import Work
+from app.ui.format import escaped
 from app.ui.palette import path_badge
 
 PATH = "cae_path"

@@ -9,9 +9,10 @@ import streamlit as st
 
 from app.cae.config import CaeConfig
 from app.core.errors import AppError, OptionError
+from app.core.words import counted
 from app.runs.sweep import Cell, expand, new_tag, start_sweep
 from app.ui import cae_form, cae_launch, cae_start, state
-from app.ui.cae_text import counted, escaped
+from app.ui.format import escaped
 
 FOLD = "cae_sweep"
 TABLE = "cae_sweep_table"

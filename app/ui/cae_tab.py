@@ -9,7 +9,8 @@ from app.runs.folder import RunFolder
 from app.runs.status import LIVE_STATES
 from app.runs.table import runs_table
 from app.ui import cae_data, cae_form, cae_live, cae_results, cae_start, cae_sweep, state
-from app.ui.cae_text import escaped, run_label
+from app.ui.cae_text import run_label
+from app.ui.format import escaped
 from app.ui.palette import run_styles
 
 LABEL_COLUMNS = ["run_id", "name", "data", "preset", "created", "state"]

@@ -1,4 +1,4 @@
-"""Words on the Keras CAE tab: text that is safe in Markdown, names that fit, states with their colour and icon."""
+"""Words about runs: presets and data sets by name, states with their colour and icon, a run in one line."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any, Literal
 import pandas as pd
 
 from app.cae.config import CaeConfig
+from app.core.words import counted
 from app.runs.status import LIVE_STATES, RunStatus
 from app.ui import format as fmt
+from app.ui.format import shortened
 
 PRESETS = {"quick": "Quick", "recommended": "Recommended", "thorough": "Thorough", "documented": "As documented"}
 """Names of the presets, in the order shown."""
@@ -44,26 +46,6 @@ STATE_PILLS = {
     "unreadable": "#c9302c",
 }
 """The same colours in a table, where the theme's own come out so pale that red and orange look alike."""
-
-
-def escaped(text: str) -> str:
-    """A sentence with names of files and GPUs in it is text, not Markdown."""
-    for character in ("\\", "*", "_", "`", "$", "[", "]", "<", "~", ":", "#", "|"):
-        text = text.replace(character, "\\" + character)
-    return " ".join(text.split())
-
-
-def shortened(text: str, limit: int) -> str:
-    """`text` with its middle left out where it is longer than `limit`: both ends of a file name tell something."""
-    if len(text) <= limit:
-        return text
-    front = (limit - 1 + 1) // 2
-    return f"{text[:front]}…{text[len(text) - (limit - 1 - front) :]}"
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """`1 picture`, `12 pictures`."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}".replace(",", "\u202f")
 
 
 def data_name(source: object) -> str:

@@ -212,7 +212,7 @@ def _add_bars(figure: go.Figure, values: NDArray[np.float64], edges: NDArray[np.
         marker={"color": colour, "line": {"width": 0}},
         opacity=0.7,
         customdata=ranges,
-        hovertemplate="score %{customdata}: %{y} pictures<extra>" + name + "</extra>",
+        hovertemplate="score %{customdata}<br>pictures: %{y}<extra>" + name + "</extra>",
     )
 
 

@@ -9,8 +9,8 @@ from app.core.device_policy import Decision, Question
 from app.core.facts import GpuFacts
 from app.ui import charts_device as charts
 from app.ui import format as fmt
-from app.ui.cae_text import escaped
 from app.ui.flow_chart import flow_chart, flow_chart_in_words
+from app.ui.format import escaped
 from app.ui.palette import path_badge
 
 

@@ -12,7 +12,7 @@ from app.core.live import Sample
 from app.ui import charts_device as charts
 from app.ui import format as fmt
 from app.ui import state
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 
 SLOW_AFTER_S = 2.0
 """A probe that takes longer is told of: NVML and a well nvidia-smi answer in less."""

@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.core.device_policy import Decision
 from app.ui import device_cpu, device_decided, device_live, measure, memory_need, proof, state, what_if
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 from app.ui.fragments import fragment
 
 SECTION = "section"

@@ -16,7 +16,7 @@ from typing import Any
 import streamlit as st
 from streamlit.errors import StreamlitAuthError
 
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 
 ALLOWED = "TWOPATH_ALLOWED_EMAILS"
 LOG_IN = "entrance_log_in"

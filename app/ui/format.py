@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: always with their unit, `–` for what is not known."""
+"""Numbers as a reader wants them: always with their unit, `–` for what is not known; text that is safe in Markdown, names that fit."""
 
 from __future__ import annotations
 
@@ -56,3 +56,18 @@ def significant(value: float | None, digits: int = 3) -> str:
 
 def _finite(value: float | None) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
+
+
+def escaped(text: str) -> str:
+    """A sentence with names of files and GPUs in it is text, not Markdown."""
+    for character in ("\\", "*", "_", "`", "$", "[", "]", "<", "~", ":", "#", "|"):
+        text = text.replace(character, "\\" + character)
+    return " ".join(text.split())
+
+
+def shortened(text: str, limit: int) -> str:
+    """`text` with its middle left out where it is longer than `limit`: both ends of a file name tell something."""
+    if len(text) <= limit:
+        return text
+    front = (limit - 1 + 1) // 2
+    return f"{text[:front]}…{text[len(text) - (limit - 1 - front) :]}"

@@ -18,7 +18,8 @@ from app.runs.bench_table import rows, to_csv
 from app.ui import charts_device as charts
 from app.ui import format as fmt
 from app.ui import state
-from app.ui.cae_text import STATES, escaped
+from app.ui.cae_text import STATES
+from app.ui.format import escaped
 from app.ui.fragments import fragment
 from app.ui.palette import FAINT, path_colour
 

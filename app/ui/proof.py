@@ -12,11 +12,12 @@ import streamlit as st
 from app.core.device_policy import Decision, Question, after_start
 from app.core.errors import AppError
 from app.core.facts import CpuFacts
+from app.core.words import counted
 from app.runs.proofs import Proof, newest_proof, start_proof
 from app.ui import format as fmt
 from app.ui import state
-from app.ui.cae_text import escaped
 from app.ui.flow_chart import flow_chart, flow_chart_in_words
+from app.ui.format import escaped
 from app.ui.fragments import fragment
 from app.ui.palette import path_badge
 
@@ -137,7 +138,7 @@ def _kernels(profile: dict[str, Any]) -> None:
     )
     st.caption(
         f"{escaped(str(evidence.get('version') or 'oneDNN'))}: {escaped(str(evidence.get('isa') or 'unknown instruction set'))}, "
-        f"{_known(evidence.get('threads'))} threads, {escaped(str(evidence.get('runtime') or 'unknown'))} runtime."
+        f"{counted(evidence.get('threads'), 'thread')}, {escaped(str(evidence.get('runtime') or 'unknown'))} runtime."
     )
 
 

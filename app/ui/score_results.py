@@ -18,13 +18,15 @@ from app.cae.image_files import PictureError
 from app.cae.images import read_image
 from app.cae.rows import DAMAGED, Rows, load_npz
 from app.core.errors import AppError
+from app.core.words import counted
 from app.runs.folder import RunFolder
 from app.runs.score_folder import Scoring, remove_scoring
 from app.ui import cae_full_view, cae_gallery, pictures, verdicts
 from app.ui import format as fmt
 from app.ui.cae_full_view import Subject, layers
 from app.ui.cae_maps import stamp_of
-from app.ui.cae_text import StateColour, counted, escaped, shortened
+from app.ui.cae_text import StateColour
+from app.ui.format import escaped, shortened
 from app.ui.pictures import Rgb, Scale
 
 OPACITY = "score_opacity"

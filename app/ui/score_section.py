@@ -9,6 +9,7 @@ import streamlit as st
 from app.cae.datasets import resolve_source
 from app.cae.image_files import SUFFIXES
 from app.core.errors import AppError, DataError
+from app.core.words import counted
 from app.runs.folder import RunFolder
 from app.runs.launch import cancel_run
 from app.runs.score_folder import (
@@ -23,7 +24,8 @@ from app.runs.score_folder import (
 )
 from app.ui import cae_live, score_results, state
 from app.ui import format as fmt
-from app.ui.cae_text import STATES, counted, escaped, shortened
+from app.ui.cae_text import STATES
+from app.ui.format import escaped, shortened
 from app.ui.fragments import fragment
 
 SOURCE = "score_source"

@@ -10,7 +10,7 @@ from app.core.machines import Machine, described_machine, simulated_machines
 from app.core.tf_build import TensorFlowBuild
 from app.ui import charts_device as charts
 from app.ui import device_decided, state
-from app.ui.cae_text import escaped
+from app.ui.format import escaped
 
 MACHINE = "what_if"
 OWN = "own"

@@ -154,4 +154,4 @@ def test_what_was_seen_against_what_was_asked_for() -> None:
     assert contradictions(off, {"convolutions_in_onednn": False}) == ()
     assert contradictions(off, {"convolutions_in_onednn": True}) == (STILL_ONEDNN,)
     assert contradictions(one, {"onednn_threads": 1, "compute_threads": 2}) == ()
-    assert contradictions(one, SEEN) == (OTHER_THREADS.format(asked=1, pool="intra-op", seen=2),)
+    assert contradictions(one, SEEN) == (OTHER_THREADS.format(asked="1 intra-op thread", seen=2),)
