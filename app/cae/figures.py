@@ -20,6 +20,8 @@ from app.cae.training import in_batches
 
 NO_TEST = "There is no test picture, so nothing can be compared with a label."
 NO_MASKS = "No defective test picture has a mask, so there is nothing to compare the maps with."
+_OPTIONAL = ("fpr_bounds", "num_thresholds", "force=")
+ARGUMENTS = "(fpr_bounds, num_thresholds and force are arguments of aupimo() in app/cae/metrics.py, no options of a run.)"
 NO_MEMORY = "Counting the pixels needs more memory than is free; everything else was computed."
 NO_DEFECTIVE = "There is no defective test picture, so there is nothing to find."
 FEW_HELD_OUT = "Only {held_out} good pictures are held out, expected at least {needed}: fewer say little."
@@ -92,7 +94,8 @@ def _pixel_figures(figures: dict[str, Any], found: Figures) -> None:
     try:
         result = of.aupimo()
     except (ValueError, RuntimeError) as error:
-        figures["not_available"]["aupimo"] = str(error)
+        said = str(error)
+        figures["not_available"]["aupimo"] = f"{said} {ARGUMENTS}" if any(name in said for name in _OPTIONAL) else said
         return
     except MemoryError:
         figures["not_available"]["aupimo"] = NO_MEMORY

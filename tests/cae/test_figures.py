@@ -64,7 +64,9 @@ def test_aupimo_is_computed_where_there_are_enough_normal_pixels() -> None:
 def test_aupimo_refused_is_a_sentence_and_not_zero() -> None:
     figures = run_figures(found())
     assert figures["aupimo"] is figures["aupimo_detail"] is None
-    assert "normal pixels" in figures["not_available"]["aupimo"]
+    why = figures["not_available"]["aupimo"]
+    assert "normal pixels" in why
+    assert "raise fpr_bounds. (fpr_bounds, num_thresholds and force are arguments of aupimo() in app/cae/metrics.py" in why
 
 
 @pytest.mark.parametrize(
