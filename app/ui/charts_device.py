@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -17,6 +19,8 @@ from app.ui.palette import CPU_BLUE, FAINT, GPU_GREEN, OKABE_ITO, THRESHOLD
 
 CLEAR = "rgba(0,0,0,0)"
 MAX_CORES_SHOWN = 64
+SHORTEST_GAP_S = 6.0
+"""Samples at least this far apart, and three times as far as is usual, are not joined: nobody looked in between."""
 
 
 def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int, *, faded: bool = False) -> go.Figure:
@@ -51,9 +55,19 @@ def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int, *, faded: bool = False) 
 
 
 def history_frame(samples: Sequence[Sample]) -> pd.DataFrame:
-    """CPU, RAM and the VRAM of each GPU over the samples, long form: columns `time`, `series`, `percent`."""
+    """CPU, RAM and the VRAM of each GPU over the samples, long form: columns `time`, `series`, `percent`.
+
+    Where nobody looked for a while (paused, no page open, a probe that hung), each series has a row without a value, which ends its line.
+    """
+    spacing = np.diff([sample.at for sample in samples])
+    gap_s = max(SHORTEST_GAP_S, 3.0 * float(np.median(spacing))) if len(spacing) else math.inf
     rows: list[tuple[datetime, str, float | None]] = []
+    last_at = math.inf
     for sample in samples:
+        if sample.at - last_at > gap_s:
+            between = datetime.fromtimestamp((sample.at + last_at) / 2)
+            rows += [(between, name, None) for name in dict.fromkeys(name for _, name, _ in rows)]
+        last_at = sample.at
         at = datetime.fromtimestamp(sample.at)
         rows += [(at, "CPU", sample.cpu_mean_percent), (at, "RAM", 100.0 * sample.ram_used_mib / sample.ram_total_mib)]
         rows += [(at, f"VRAM of {vram_series(gpu)}", _vram_percent(gpu)) for gpu in sample.gpu.gpus if gpu.total_mib]

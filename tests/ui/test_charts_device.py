@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from app.core.facts import Gpu, GpuFacts
 from app.core.live import Sample
 from app.ui import charts_device as charts
@@ -37,6 +39,16 @@ def test_history_has_a_series_for_cpu_ram_and_each_gpu_in_percent() -> None:
     assert series["RAM"] == [25.0, 25.0]
     assert len(series["VRAM of GPU 0"]) == 1
     assert [round(value, 1) for value in series["VRAM of GPU 1"]] == [2.3, 2.3]
+
+
+def test_lines_end_where_nobody_looked_and_go_on_after_it() -> None:
+    frame = charts.history_frame([_sample(at) for at in (100.0, 101.0, 102.0, 107.0, 108.0, 200.0, 201.0)])
+    cpu = frame[frame["series"] == "CPU"]
+    # 5 s is a slow refresh; 92 s is a page that was closed.
+    assert [math.isnan(value) for value in cpu["percent"]] == [False] * 5 + [True] + [False] * 2
+    assert cpu["time"].is_monotonic_increasing
+    slow = charts.history_frame([_sample(at) for at in (100.0, 110.0, 120.0, 130.0)])
+    assert not slow["percent"].isna().any()
 
 
 def test_the_history_is_the_same_chart_at_every_refresh_so_that_its_zoom_is_kept() -> None:
