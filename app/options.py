@@ -46,4 +46,6 @@ def _metavar(annotation: Any) -> str:
 
 def _default(name: str) -> str:
     value = CaeConfig.model_fields[name].default
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return "automatic" if value is None else str(value)

@@ -53,8 +53,8 @@ def find_run(runs_dir: Path, text: str, *, deleted: bool = False) -> RunFolder:
     where = f"in the bin of {runs_dir}" if deleted else f"in {runs_dir}"
     if not found:
         raise OptionError(f"RUN: expected the id of a run {where} or its beginning, got {text!r}, which fits none of {len(folders)}.")
-    some = ", ".join(folder.run_id for folder in found[:3])
-    raise OptionError(f"RUN: expected the beginning of one run's id {where}, got {text!r}, which fits {len(found)}: {some} …")
+    some = ", ".join(folder.run_id for folder in found[:3]) + (" …" if len(found) > 3 else ".")
+    raise OptionError(f"RUN: expected the beginning of one run's id {where}, got {text!r}, which fits {len(found)}: {some}")
 
 
 def read_notes(folder: Path) -> dict[str, Any]:

@@ -225,9 +225,14 @@ def config_differences(runs: Sequence[RunFacts]) -> list[tuple[str, str, list[st
     labels = option_labels()
     names = [*labels, *sorted({name for run in runs for name in run.config} - set(labels))]
     rows = [(*labels.get(name, ("Options", name)), [shown(run.config.get(name), name) for run in runs]) for name in names]
+    differing = [row for row in rows if len(set(row[2])) > 1]
     came = {"Path": "path", "Machine": "machine", "TensorFlow": "tensorflow"}
-    rows += [("Ran on", label, [shown(getattr(run, attribute)) for run in runs]) for label, attribute in came.items()]
-    return [row for row in rows if len(set(row[2])) > 1]
+    for label, attribute in came.items():
+        # Known once a run has its path; what is not known yet is no difference.
+        known = {getattr(run, attribute) for run in runs if run.path} - {None}
+        if len(known) > 1:
+            differing.append(("Ran on", label, [shown(getattr(run, attribute)) for run in runs]))
+    return differing
 
 
 def shown(value: Any, name: str = "") -> str:

@@ -108,10 +108,10 @@ def gone(
         first = f"The process ended with exit status {returncode} before it could say why; the log (log.txt) may tell"
     else:
         first = "The process is gone: killed, or the machine was restarted"
-    last = f" (last sign of life {heartbeat}" if heartbeat else ""
+    last = f"; last sign of life {heartbeat}" if heartbeat else ""
     if last and rss_mib is not None:
-        last += f"; it held {rss_mib} MiB" + (f", {free_mib} MiB of memory were free" if free_mib is not None else "")
-    return f"{first}{last + ')' if last else ''}. What was written before stays."
+        last += f", when it held {rss_mib} MiB" + (f" and {free_mib} MiB of memory were free" if free_mib is not None else "")
+    return f"{first}{last}. What was written before stays."
 
 
 def _signal_name(number: int) -> str:

@@ -68,11 +68,13 @@ def render(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:
 
 
 def _judge(folder: RunFolder, metrics: dict[str, Any], colour: str) -> None:
+    if not folder.path.is_dir():
+        st.rerun()  # deleted since the page was drawn, which then says so
     scores = load_scores(folder.path)
     tested, held_out = verdicts.test_rows(scores), verdicts.held_out_scores(scores)
     own = metrics.get("threshold")
     if not len(tested):
-        st.info("This run scored no test pictures, so there is nothing to judge. Its data set has no test split.", icon=":material/info:")
+        st.info("This run scored no test pictures, so there is nothing to judge.", icon=":material/info:")
         if isinstance(own, (int, float)) and math.isfinite(own):
             score_section.render(folder, float(own))
         return

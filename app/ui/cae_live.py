@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pandas as pd
 import streamlit as st
 
@@ -130,6 +132,7 @@ def _cancel(folder: RunFolder, status: RunStatus) -> None:
         if asked:
             answer = st.session_state.get(_ANSWER, {}).get(folder.run_id)
             st.caption(escaped(answer or "Stopping … a second press kills the process."))
+        st.caption(f"as of {time.strftime('%H:%M:%S')}", width="content")
 
 
 def _ask_cancel(folder: RunFolder) -> None:

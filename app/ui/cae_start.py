@@ -51,7 +51,7 @@ def render(source: str | None, look: Look | None, runs: pd.DataFrame) -> None:
     st.selectbox(
         "Path of this run",
         list(PATHS),
-        format_func=lambda name: f"Path: {PATHS[name].format(chosen=_shown(state.forced_device()))}",
+        format_func=lambda name: f"Path: {PATHS[name].format(chosen=state.device_in_words(state.forced_device()))}",
         key=PATH,
         persist_state="session",
         label_visibility="collapsed",
@@ -92,7 +92,7 @@ def _checked(source: str) -> tuple[CaeConfig | None, str | None]:
 
 
 def chosen_device() -> str:
-    """`auto`, `cpu` or `gpu` for a run started now."""
+    """`auto`, `cpu`, `gpu` or one GPU by index or UUID, for a run started now."""
     chosen = st.session_state.get(PATH, "device_tab")
     return state.forced_device() if chosen not in state.FORCED_CHOICES else str(chosen)
 
@@ -133,11 +133,13 @@ def _note_drawn() -> None:
 
 def resume(folder: RunFolder) -> None:
     """Let an ended run go on. Call from a callback, before the page is drawn."""
-    try:
-        resume_run(folder)
-    except AppError as error:
-        st.session_state[SAID] = str(error)
-        return
+    # Somebody may have been faster since this page was drawn: then the page, drawn anew, shows the run as it goes on.
+    if not folder.status().live:
+        try:
+            resume_run(folder)
+        except AppError as error:
+            st.session_state[SAID] = str(error)
+            return
     st.session_state[state.SELECTED_RUN] = folder.run_id
 
 
@@ -188,10 +190,6 @@ def _where(decision: Decision) -> str:
     if decision.selected_device == "gpu":
         return f":{path_badge('gpu')}[GPU {escaped(decision.gpu.name) if decision.gpu else ''}]"
     return f":{path_badge('cpu')}[CPU, {counted(state.cpu().usable_cores, 'core')}]"
-
-
-def _shown(device: str) -> str:
-    return PATHS.get(device, device)
 
 
 def _gib(mib: float) -> str:

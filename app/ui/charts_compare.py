@@ -23,6 +23,16 @@ LABEL_LENGTH = 34
 LEGEND_ABOVE = 4
 """Up to so many runs the legend stands above the curves; more would push them down, so it stands beside them and scrolls."""
 
+FEWEST_TICKS = 3
+MOST_TICKS = 8
+_LOG_STEPS = (
+    (1.0,),
+    (1.0, 2.0, 5.0),
+    (1.0, 1.2, 1.4, 1.6, 1.8, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0),
+    tuple(tenths / 10 for tenths in range(10, 100)),
+)
+"""Of each power of ten, the coarsest first."""
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -143,6 +153,7 @@ def curves(
             "rangemode": "tozero" if from_zero else "normal",
             "fixedrange": True,
             "range": _y_range(zoom, quantity, log),
+            **(_log_ticks(figure, _y_range(zoom, quantity, log)) if log else {}),
         },
         legend=_legend(len(runs)),
         hovermode="closest",
@@ -163,6 +174,27 @@ def _y_range(zoom: Zoom | None, quantity: str, log: bool) -> list[float] | None:
     if not log:
         return list(zoom.y)
     return [math.log10(value) for value in zoom.y] if min(zoom.y) > 0 else None
+
+
+def _log_ticks(figure: go.Figure, window: Sequence[float] | None) -> dict[str, Any]:
+    """Ticks of a logarithmic axis, each with its whole number: Plotly writes `2` and `5` between powers of ten, whatever the power.
+
+    Args:
+        window: the axis' range in powers of ten; not given: that of the values.
+    """
+    if window is None:
+        drawn = np.concatenate([np.asarray(trace.y, np.float64) for trace in figure.data if trace.x[0] is not None])
+        drawn = drawn[np.isfinite(drawn) & (drawn > 0)]
+        window = (math.log10(drawn.min()), math.log10(drawn.max())) if len(drawn) else (0.0, 1.0)
+    low, high = (10.0**end for end in window)
+    decades = range(math.floor(window[0]), math.floor(window[1]) + 1)
+    for steps in _LOG_STEPS:
+        ticks = [step * 10.0**decade for decade in decades for step in steps]
+        ticks = [tick for tick in ticks if low * 0.999 <= tick <= high * 1.001]
+        if len(ticks) >= FEWEST_TICKS:
+            ticks = ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
+            return {"tickvals": ticks, "ticktext": [f"{tick:g}" for tick in ticks]}
+    return {"nticks": 2 * FEWEST_TICKS}
 
 
 def has_values(runs: Sequence[Curve], quantity: str) -> bool:

@@ -12,6 +12,7 @@ import streamlit as st
 
 from app.core.device_policy import cpu_path
 from app.core.errors import AppError
+from app.core.words import counted
 from app.runs.folder import RunFolder
 from app.runs.keeping import annotate_run, delete_run, deleted_runs, find_run, read_notes, restore_run
 from app.runs.launch import start_run
@@ -146,7 +147,7 @@ def _delete(ticked: Sequence[str], live: Collection[str], labels: Mapping[str, s
     if st.button("Move to the bin", type="primary", key="compare_delete_confirmed", disabled=not ended):
         moved = {run_id for run_id in ended if _try(delete_run, RunFolder(state.runs_dir() / run_id))}
         if moved:
-            say(f"Moved {len(moved)} to the bin.")
+            say(f"Moved {counted(len(moved), 'run')} to the bin.")
             st.session_state[_DONE] = True
         tables.tick([run_id for run_id in ticked if run_id not in moved])
         st.rerun()
@@ -169,7 +170,7 @@ def restore(run_ids: Sequence[str]) -> None:
     """Bring runs back from the bin and draw the page again."""
     back = [run_id for run_id in run_ids if _try(_restore_one, run_id)]
     if back:
-        say(f"Brought {len(back)} back.")
+        say(f"Brought {counted(len(back), 'run')} back.")
         st.session_state[_DONE] = True
     st.rerun()
 

@@ -54,7 +54,9 @@ def runs_csv(frame: pd.DataFrame, facts: Mapping[str, RunFacts]) -> bytes:
     for option in dict.fromkeys(name for run in found if run for name in run.config):
         rows[f"option.{option}"] = [run.config.get(option) if run else None for run in found]
     rows = rows[[*_FIRST, *(name for name in rows.columns if name not in _FIRST)]]
-    return rows.to_csv(index=False, lineterminator="\n").encode()
+    # Whole numbers stay whole where a run without one (queued, failed) would make the column floating-point.
+    whole = rows.convert_dtypes()
+    return whole.to_csv(index=False, lineterminator="\n").encode()
 
 
 def curves_csv(runs: Sequence[charts.Curve]) -> bytes:
@@ -183,7 +185,7 @@ def _known(value: object) -> bool:
 
 
 def _pair_table(pair: Pair, labels: Mapping[str, str]) -> str:
-    title = "GPU against CPU" if pair.across_devices else "Two settings of one device"
+    title = "GPU against CPU" if pair.across_devices else "Two paths of one device"
     head = [
         "",
         *(f"{run.path or run.selected_device or ''}: {labels.get(run.run_id, run.run_id)}" for run in (pair.base, pair.other)),

@@ -70,7 +70,7 @@ def _compare(frame: pd.DataFrame, ticked: list[str], labels: Mapping[str, str], 
         st.info(f"{len(ticked)} runs are ticked; the first {len(drawn)} are drawn. The export holds all.", icon=":material/filter_alt:")
     live = bool(set(drawn) & set(_live_ids(frame)))
     with st.container(border=True, key="compare_curves"):
-        fragment(_curves, run_every=CURVES_REFRESH_S if live else None)(drawn, labels, styles)
+        fragment(_curves, run_every=CURVES_REFRESH_S if live else None)(drawn, labels, styles, live)
     facts = [_facts(run_id) for run_id in drawn]
     others = _partners(frame, facts)
     _pairs(facts, others, labels)
@@ -121,7 +121,7 @@ def _styles(frame: pd.DataFrame) -> dict[str, RunStyle]:
     return run_styles([*frame["run_id"], *(folder.run_id for folder in deleted_runs(state.runs_dir()))])
 
 
-def _curves(run_ids: list[str], labels: Mapping[str, str], styles: Mapping[str, RunStyle]) -> None:
+def _curves(run_ids: list[str], labels: Mapping[str, str], styles: Mapping[str, RunStyle], live: bool) -> None:
     """Fragment: all switches in one row, the curves below."""
     zoom = charts.Zoom.from_text(st.query_params.get(ZOOM))
     quantity, x_axis, log, smoothing = _switches()
@@ -131,7 +131,8 @@ def _curves(run_ids: list[str], labels: Mapping[str, str], styles: Mapping[str, 
     what = charts.QUANTITIES[quantity]
     if not charts.has_values(runs, quantity):
         with st.container(height=430, border=False, vertical_alignment="center", horizontal_alignment="center"):
-            st.markdown(f":gray[No ticked run has a curve of this yet: {what.label.lower()} comes with the first epoch.]")
+            later = f" yet: {what.label.lower()} comes with the first epoch" if live else ""
+            st.markdown(f":gray[No ticked run has a curve of this{later}.]")
         return
     st.plotly_chart(
         charts.curves(runs, quantity, x_axis, log=log, smoothing=smoothing, zoom=zoom),
@@ -233,7 +234,8 @@ def _pair(pair: Pair, labels: Mapping[str, str]) -> None:
         name, reason = actions.plain(labels.get(run.run_id, run.run_id)), actions.plain(run.reason or "Its reason is not known.")
         column.markdown(f"{badge} **{name}**  \n:gray[{reason}]")
     with st.expander("All figures and settings"):
-        names = {"what": "", "base": f"{_device(base)} (base)", "other": _device(other), "difference": "Difference"}
+        paths = [run.path or _device(run) for run in (base, other)]
+        names = {"what": "", "base": f"{paths[0]} (base)", "other": paths[1], "difference": "Difference"}
         rows = [*export.pair_rows(pair), *((*row, "") for row in pair.different_settings())]
         st.dataframe(
             pd.DataFrame(rows, columns=list(names)),

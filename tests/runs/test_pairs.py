@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,11 @@ def test_only_what_differs_is_listed_in_the_words_of_the_form() -> None:
         "Path": ("Ran on", ["CPU · AVX2 through oneDNN", "GPU · RTX A4000"]),
     }
     assert config_differences(runs[:1]) == []
+
+
+def test_what_a_run_does_not_tell_yet_is_no_difference() -> None:
+    waiting = dataclasses.replace(facts("1", "cpu"), selected_device=None, path=None, machine="node7", tensorflow=None)
+    assert config_differences([waiting, facts("2", "cpu")]) == []
 
 
 def test_a_run_folder_is_read_back_as_facts(tmp_path: Path) -> None:

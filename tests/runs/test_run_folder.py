@@ -247,8 +247,8 @@ def test_a_gone_process_is_interrupted_with_what_is_known(ended_process: Process
     status = judge(running(ended_process, memory_mib=3900, memory_free_mib=12))
     assert status.state == "interrupted"
     assert status.error is not None
-    assert "The process is gone: killed, or the machine was restarted (last sign of life 20" in status.error
-    assert "it held 3900 MiB, 12 MiB of memory were free). What was written before stays." in status.error
+    assert "The process is gone: killed, or the machine was restarted; last sign of life 20" in status.error
+    assert "when it held 3900 MiB and 12 MiB of memory were free. What was written before stays." in status.error
 
 
 def test_a_gone_process_that_was_cancelled_is_cancelled(ended_process: ProcessMark) -> None:
@@ -287,7 +287,7 @@ def test_on_another_machine_only_the_heartbeat_tells() -> None:
     assert judge(running(there), later_s=30).state == "running"
     lost = judge(running(there), later_s=300)
     assert lost.state == "interrupted"
-    assert str(lost.error).startswith("No sign of life from node17 (last sign of life ")
+    assert str(lost.error).startswith("No sign of life from node17; last sign of life ")
 
 
 def test_a_zombie_is_gone() -> None:

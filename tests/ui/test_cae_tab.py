@@ -23,9 +23,10 @@ from streamlit.testing.v1 import AppTest
 from app.cae.config import PRESETS, CaeConfig, make_config
 from app.core.errors import DataError
 from app.runs.folder import RunFolder
-from app.runs.launch import cancel_run, start_run
+from app.runs.launch import cancel_run, resume_run, start_run
 from app.runs.table import runs_table
-from app.ui import cae_data, cae_form, cae_judge, cae_live, cae_look, cae_start, cae_text
+from app.ui import cae_data, cae_form, cae_judge, cae_live, cae_look, cae_start
+from app.ui.format import escaped, shortened
 
 WAITS = (sys.executable, "-c", "import time; time.sleep(120)")
 """A process in place of the run's own: it does nothing, so the run stays queued."""
@@ -439,6 +440,21 @@ def test_a_run_that_ended_early_says_why_and_what_stays(state: str, said: dict[s
     assert len(app.get("plotly_chart")) == 2
 
 
+def test_a_run_that_somebody_resumed_meanwhile_is_shown_going_on(runs_dir: Path) -> None:
+    run = write_run(runs_dir, state="interrupted", epochs=5, options={"data": "synthetic", "epochs": 20}, status={"error": "Killed."})
+    app = _page()
+    resume_run(run, program=WAITS)
+    try:
+        app.button(key="cae_resume").click()
+        _drawn(app)
+        assert not app.error
+        assert "queued" in words(app)
+        assert "Cancel" in {button.label for button in app.button}
+    finally:
+        cancel_run(run)
+        cancel_run(run)
+
+
 def test_a_run_stopped_within_its_first_epoch_left_nothing_to_use(runs_dir: Path) -> None:
     folder = write_run(runs_dir, state="cancelled", epochs=0, options={"epochs": 5})
     text = words(_page())
@@ -745,14 +761,14 @@ def test_the_same_run_can_be_started_again(runs_dir: Path) -> None:
 
 
 def test_names_are_text_and_not_markdown() -> None:
-    assert cae_text.escaped("a*b_[c](d) $x$ :red[e]") == "a\\*b\\_\\[c\\](d) \\$x\\$ \\:red\\[e\\]"
+    assert escaped("a*b_[c](d) $x$ :red[e]") == "a\\*b\\_\\[c\\](d) \\$x\\$ \\:red\\[e\\]"
 
 
 def test_long_names_keep_both_ends() -> None:
-    short = cae_text.shortened("a" * 50 + "_cell0001.png", 20)
+    short = shortened("a" * 50 + "_cell0001.png", 20)
     assert len(short) == 20
     assert short.endswith("0001.png")
-    assert cae_text.shortened("short.png", 20) == "short.png"
+    assert shortened("short.png", 20) == "short.png"
 
 
 def test_a_very_long_name_of_a_run_fits_the_list(runs_dir: Path) -> None:

@@ -117,6 +117,21 @@ def test_a_zoom_sets_both_ranges_and_brings_the_points_that_thinning_left_out() 
     np.testing.assert_array_equal(lines(figure)[0].x, np.arange(99, 202))
 
 
+@pytest.mark.parametrize(
+    ("losses", "ticks"),
+    [
+        ([0.001, 0.02, 3.0], ["0.001", "0.01", "0.1", "1"]),
+        ([0.04, 0.3], ["0.05", "0.1", "0.2"]),
+        ([0.021, 0.042], ["0.025", "0.03", "0.035", "0.04"]),
+        ([0.5, 0.5], []),
+    ],
+)
+def test_a_logarithmic_axis_has_whole_numbers(losses: list[float], ticks: list[str]) -> None:
+    history = pd.DataFrame(history_rows(len(losses), 100.0)).assign(val_loss=losses)
+    figure = curves([Curve("a", "a", STYLES["a"], history)], "val_loss", "epoch", log=True)
+    assert list(figure.layout.yaxis.ticktext or ()) == ticks
+
+
 def test_a_zoom_follows_the_unit_of_time_and_the_logarithmic_axis() -> None:
     zoom = Zoom("seconds", (60.0, 120.0), "val_loss", (0.1, 1.0))
     figure = curves([curve(epochs=60)], "val_loss", "seconds", log=True, zoom=zoom)

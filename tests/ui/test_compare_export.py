@@ -58,6 +58,8 @@ def test_the_runs_come_back_from_csv_with_results_reason_machine_and_options(
     assert row["train_images_per_s"] == 100.0
     assert row["machine"] == "AMD EPYC"
     assert row["option.epochs"] == 20
+    as_written = pd.read_csv(io.BytesIO(runs_csv(frame, {run.run_id: run for run in facts})), dtype=str).iloc[2]
+    assert (as_written["option.epochs"], as_written["option.seed"]) == ("20", "0"), "whole numbers, though another run has none"
     assert row["final_loss"] == pytest.approx(load_history(Path(frame["run_folder"].iloc[2]))["loss"].iloc[-1])
     assert pd.isna(back["image_auroc"].iloc[0])
     assert not {"run", "run_folder"} & set(back.columns)
