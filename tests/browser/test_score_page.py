@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from dashboard_server import ROOT, Server, escape
+from dashboard_server import ROOT, Server, confirm, escape
 from PIL import Image
 from playwright.sync_api import Browser, Page, expect
 
@@ -71,7 +71,6 @@ def test_uploaded_pictures_are_scored_shown_and_enlarged(page: Page, browser: Br
         assert saved.size == (320, 160)
     escape(page)
 
-    card.get_by_role("button", name="Remove").click()
-    page.get_by_role("button", name="Remove for good").click()
-    expect(card.get_by_text("at the threshold above")).to_have_count(0)
+    remove, for_good = card.get_by_role("button", name="Remove"), page.get_by_role("button", name="Remove for good")
+    confirm(remove, for_good, gone=card.get_by_text("at the threshold above"))
     assert list((run / "scored").iterdir()) == []
