@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 import plotly.graph_objects as go
 
+from app.ui.charts_run import FEW_EPOCHS
 from app.ui.palette import FAINT, RunStyle
 
 CLEAR = "rgba(0,0,0,0)"
@@ -138,6 +139,7 @@ def curves(
             stars = _mark_best(figure, run, what, view) or stars
     if stars:
         figure.add_scatter(x=[None], y=[None], mode="markers", name="best epoch", marker={**_STAR, "color": FAINT})
+    longest = max((len(run.history) for run in runs), default=0)
     from_zero = quantity in ("images_per_s", "memory") and not log
     figure.update_layout(
         height=height,
@@ -145,7 +147,8 @@ def curves(
         uirevision="constant",
         # A box drawn on the chart is the zoom, see `Zoom`; what the browser would do by itself were lost at the next refresh.
         dragmode="select",
-        xaxis={"title": _x_title(x_axis, unit), "zeroline": False, "rangemode": "tozero", "fixedrange": True, "range": window},
+        xaxis={"title": _x_title(x_axis, unit), "zeroline": False, "rangemode": "tozero", "fixedrange": True, "range": window}
+        | ({"dtick": 1} if x_axis == "epoch" and longest <= FEW_EPOCHS else {}),
         yaxis={
             "title": what.axis,
             "type": "log" if log else "linear",

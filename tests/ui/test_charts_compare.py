@@ -117,6 +117,12 @@ def test_a_zoom_sets_both_ranges_and_brings_the_points_that_thinning_left_out() 
     np.testing.assert_array_equal(lines(figure)[0].x, np.arange(99, 202))
 
 
+def test_there_is_no_half_epoch() -> None:
+    assert curves([curve(epochs=3)]).layout.xaxis.dtick == 1
+    assert curves([curve(epochs=60)]).layout.xaxis.dtick is None
+    assert curves([curve(epochs=3)], "loss", "seconds").layout.xaxis.dtick is None
+
+
 @pytest.mark.parametrize(
     ("losses", "ticks"),
     [
