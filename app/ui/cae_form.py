@@ -119,7 +119,8 @@ def render() -> None:
     """Draw the section."""
     st.subheader("2 Options", anchor=False)
     _take_link()
-    st.segmented_control(
+    # Pills, since they wrap well where the column is narrow.
+    st.pills(
         "Preset",
         list(PRESETS),
         format_func=PRESETS.__getitem__,

@@ -197,7 +197,7 @@ def test_a_preset_resets_the_fields(pictures: Path) -> None:
     app = _page_on("plate")
     app.number_input(key=cae_form.key("batch_size")).set_value(4)
     assert "1 changed" in _expander_labels(_drawn(app))
-    app.segmented_control(key=cae_form.PRESET).set_value("documented")
+    app.pills(key=cae_form.PRESET).set_value("documented")
     _drawn(app)
     assert app.number_input(key=cae_form.key("batch_size")).value == 16
     assert app.number_input(key=cae_form.key("epochs")).value == 20
@@ -257,7 +257,7 @@ def test_number_fields_have_no_bounds_that_would_keep_what_is_typed_to_the_brows
 
 def test_emptied_epochs_are_as_many_as_the_steps_need_whatever_the_preset() -> None:
     app = _page()
-    app.segmented_control(key=cae_form.PRESET).set_value("documented")
+    app.pills(key=cae_form.PRESET).set_value("documented")
     _drawn(app)
     app.number_input(key=cae_form.key("epochs")).set_value(None)
     _drawn(app)
@@ -296,7 +296,7 @@ def test_the_threshold_and_path_of_the_device_tab_hold_here() -> None:
 @pytest.mark.usefixtures("_idle_runs")
 def test_a_run_gets_a_frozen_copy_of_what_the_page_shows(pictures: Path, runs_dir: Path) -> None:
     app = _page_on("plate", min_vram_mib="512")
-    app.segmented_control(key=cae_form.PRESET).set_value("quick")
+    app.pills(key=cae_form.PRESET).set_value("quick")
     _drawn(app)
     app.number_input(key=cae_form.key("image_size")).set_value(64)
     app.selectbox(key=cae_start.PATH).set_value("cpu")
@@ -534,14 +534,14 @@ def test_data_preset_and_path_survive_a_reload(choice: str) -> None:
     app = _page()
     assert not {"data", "preset", "run_on"} & set(app.query_params), "what is the default does not lengthen the link"
     app.selectbox(key=cae_data.CHOICE).set_value(choice)
-    app.segmented_control(key=cae_form.PRESET).set_value("quick")
+    app.pills(key=cae_form.PRESET).set_value("quick")
     app.selectbox(key=cae_start.PATH).set_value("cpu")
     _drawn(app)
     kept = {name: _linked(app, name) for name in ("data", "preset", "run_on")}
     assert kept == {"data": choice, "preset": "quick", "run_on": "cpu"}
     again = _page(**kept)
     assert again.selectbox(key=cae_data.CHOICE).value == choice
-    assert again.segmented_control(key=cae_form.PRESET).value == "quick"
+    assert again.pills(key=cae_form.PRESET).value == "quick"
     assert again.selectbox(key=cae_start.PATH).value == "cpu"
     assert again.session_state[cae_form.key("steps")] == PRESETS["quick"]["steps"]
 
@@ -549,7 +549,7 @@ def test_data_preset_and_path_survive_a_reload(choice: str) -> None:
 def test_changed_options_survive_a_reload() -> None:
     app = _page()
     assert "options" not in app.query_params
-    app.segmented_control(key=cae_form.PRESET).set_value("documented")
+    app.pills(key=cae_form.PRESET).set_value("documented")
     _drawn(app)
     app.number_input(key=cae_form.key("epochs")).set_value(None)
     app.number_input(key=cae_form.key("learning_rate")).set_value(0.0005)
@@ -740,7 +740,7 @@ def test_the_options_of_a_run_can_be_taken_over(pictures: Path, runs_dir: Path) 
     app = _page()
     app.button(key="cae_use_options").click()
     _drawn(app)
-    assert app.segmented_control(key=cae_form.PRESET).value == "quick"
+    assert app.pills(key=cae_form.PRESET).value == "quick"
     assert app.number_input(key=cae_form.key("seed")).value == 7
     assert app.text_input(key=cae_data.FOLDER_PATH).value == str(pictures)
     assert len(runs_table(runs_dir)) == 1, "the form is filled, nothing is started"
