@@ -114,8 +114,8 @@ def _device(args: argparse.Namespace) -> int:
     if args.save:
         raise OptionError("--save: expected --verify beside it, since only a verification is saved.")
     from app.core.cpu_probe import cpu_facts
-    from app.core.decided import beforehand_warnings, decided_profile
-    from app.core.device_policy import decide, decision_json
+    from app.core.decided import decided_json, decided_profile
+    from app.core.device_policy import decide
     from app.core.gpu_probe import gpu_facts
     from app.core.tf_build import tensorflow_build
 
@@ -123,8 +123,7 @@ def _device(args: argparse.Namespace) -> int:
     decision = decide(gpu, cpu, checked.min_vram_mib, device=checked.device)
     build = tensorflow_build()
     if args.json:
-        answer = decision_json(decision, gpu, cpu)
-        _print({**answer, "warnings": [*answer["warnings"], *beforehand_warnings(decision, build, cpu)]})
+        _print(decided_json(decision, gpu, cpu, build))
     else:
         _print(decided_profile(decision, gpu, cpu, build).report())
     return 0

@@ -19,6 +19,7 @@ from app.core.gpu_trouble import printable
 CPUINFO = Path("/proc/cpuinfo")
 CGROUP_ROOT = Path("/sys/fs/cgroup")
 SELF_CGROUP = Path("/proc/self/cgroup")
+ONEDNN_VARIABLES = ("TF_ENABLE_ONEDNN_OPTS", "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 PROCESSOR_GROUP = 64
 """Most logical CPUs that one Windows processor group holds."""
 
@@ -71,6 +72,7 @@ def cpu_facts(
         hypervisor=text.hypervisor,
         notes=(*text.notes, *core_notes),
         problems=(*problems, *text.problems, *core_problems, *slurm_problems),
+        variables={name: environ[name] for name in ONEDNN_VARIABLES if name in environ},
     )
 
 

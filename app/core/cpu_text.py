@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 
 from app.core.facts import Presence
-from app.core.microarchitecture import ARM_PARTS, HYBRID_INTEL, x86_microarchitecture
+from app.core.microarchitecture import ARM_PARTS, hybrid_kinds, x86_microarchitecture
 
 FEATURES = ("sse4_2", "avx", "avx2", "fma", "avx512f", "avx512_vnni", "avx512_bf16", "amx_tile")
 """The instruction sets that decide which kernels oneDNN picks, in the order shown; names as the kernel writes them."""
@@ -147,13 +147,19 @@ def _microarchitecture(blocks: list[dict[str, str]]) -> str | None:
     if "cpu implementer" in first:
         known = dict.fromkeys(part for block in blocks if (part := _arm_part(block)) and not part.startswith("part "))
         return " + ".join(known) or None
-    family, model = first.get("cpu family", ""), first.get("model", "")
-    if not (re.fullmatch("[0-9]{1,5}", family) and re.fullmatch("[0-9]{1,5}", model)):
+    signature = _signature(first)
+    if signature is None:
         return None
     stepping = first.get("stepping", "")
-    return x86_microarchitecture(
-        first.get("vendor_id", ""), int(family), int(model), int(stepping) if re.fullmatch("[0-9]{1,5}", stepping) else None
-    )
+    return x86_microarchitecture(*signature, int(stepping) if re.fullmatch("[0-9]{1,5}", stepping) else None)
+
+
+def _signature(block: dict[str, str]) -> tuple[str, int, int] | None:
+    """(vendor, family, model) of an x86 processor."""
+    family, model = block.get("cpu family", ""), block.get("model", "")
+    if not (re.fullmatch("[0-9]{1,5}", family) and re.fullmatch("[0-9]{1,5}", model)):
+        return None
+    return block.get("vendor_id", ""), int(family), int(model)
 
 
 def _physical(blocks: list[dict[str, str]]) -> int | None:
@@ -166,12 +172,10 @@ def _kinds(blocks: list[dict[str, str]]) -> tuple[str, ...]:
     parts = list(dict.fromkeys(part for block in blocks if (part := _arm_part(block))))
     if len(parts) > 1:
         return (HETEROGENEOUS.format(kinds=", ".join(parts)),)
-    first = blocks[0]
-    virtual = "hypervisor" in (_words(first, "flags") or ())
-    intel = first.get("vendor_id") == "GenuineIntel" and first.get("cpu family") == "6"
-    if intel and not virtual and first.get("model") in HYBRID_INTEL:
-        return (HETEROGENEOUS.format(kinds="performance and efficiency cores"),)
-    return ()
+    signature = _signature(blocks[0])
+    virtual = "hypervisor" in (_words(blocks[0], "flags") or ())
+    kinds = None if signature is None or virtual else hybrid_kinds(*signature)
+    return () if kinds is None else (HETEROGENEOUS.format(kinds=kinds),)
 
 
 def parse_sysctl(text: str) -> CpuText:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
-from app.core.device_policy import Decision
+from app.core.device_policy import Decision, decision_json
 from app.core.facts import CpuFacts, GpuFacts
 from app.core.profile import HardwareProfile
 from app.core.reasons import REASONS
 from app.core.tf_build import TensorFlowBuild
-from app.core.tf_settings import Setting, onednn_wanted, plan_threads, planned_settings, setting_warnings
+from app.core.tf_settings import Setting, is_inert, onednn_wanted, plan_threads, planned_settings, setting_warnings
 
 
 def decided_profile(
@@ -18,7 +19,7 @@ def decided_profile(
 ) -> HardwareProfile:
     """What the report and the path's label say before a run: the decision, the facts, and the user's variables that bear on it."""
     usable = any(found.visible and found.mig != "parent" for found in gpu.gpus)
-    isa = environ.get("ONEDNN_MAX_CPU_ISA")
+    settings = _users(decision, cpu, environ)
     return HardwareProfile(
         selected_device=decision.selected_device,
         reason=decision.reason,
@@ -27,11 +28,29 @@ def decided_profile(
         gpu_facts=gpu,
         cpu=cpu,
         cuda_available=False if not usable or build.has_gpu is False else build.has_gpu,
-        settings=(Setting("ONEDNN_MAX_CPU_ISA", isa, "user"),) if isa else (),
+        settings=tuple(setting for setting in settings if not is_inert(setting)),
+        not_applied=tuple(setting for setting in settings if is_inert(setting)),
         onednn=onednn_wanted(environ.get("TF_ENABLE_ONEDNN_OPTS", "1")),
         tensorflow_version=build.version,
         warnings=(*decision.warnings, *beforehand_warnings(decision, build, cpu, environ), *gpu.problems, *cpu.problems),
     )
+
+
+def _users(decision: Decision, cpu: CpuFacts, environ: Mapping[str, str]) -> tuple[Setting, ...]:
+    """The variables that the user has set and that bear on a run; a run keeps them as they are."""
+    threads = plan_threads(cpu.usable_cores, None, None, environ)
+    planned = planned_settings(path=decision.selected_device, threads=threads, gpu=None, environ=environ)
+    return tuple(setting for setting in planned if setting.set_by == "user")
+
+
+def decided_json(
+    decision: Decision, gpu: GpuFacts, cpu: CpuFacts, build: TensorFlowBuild, environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """What `device --json` prints: `decision_json`, all warnings beforehand, and under `settings` the variables that the user has set."""
+    warnings = [*decision.warnings, *beforehand_warnings(decision, build, cpu, environ)]
+    told = ("name", "value", "set_by", "changes", "note")
+    settings = [{key: getattr(setting, key) for key in told} for setting in _users(decision, cpu, environ)]
+    return {**decision_json(decision, gpu, cpu), "warnings": warnings, "settings": settings}
 
 
 def beforehand_warnings(

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from app.core.device_word import refuse_meaningless_device
 from app.core.facts import CpuFacts, Gpu, GpuFacts
-from app.core.reasons import PATH_AVX2, PATH_CPU, REASONS, WARN_FORCED, WARN_PTX
+from app.core.gpu_figures import forced_by
+from app.core.instruction_set import path_sentences, without_avx
+from app.core.reasons import REASONS, WARN_FORCED, WARN_PTX
 
 DEFAULT_MIN_VRAM_MIB = 2048
 """Free VRAM, MiB, that a GPU must have to be chosen; equal is enough."""
@@ -166,7 +168,7 @@ def _supported(situation: _Situation, gpu: Gpu) -> str | None:
 def _known(situation: _Situation, gpu: Gpu) -> str | None:
     if situation.free(gpu) is not None:
         return None
-    return gpu.problem if gpu.problem and "memory" in gpu.problem else REASONS["memory unknown"].format(gpu=situation.named(gpu))
+    return gpu.problem or REASONS["memory unknown"].format(gpu=situation.named(gpu), forced=forced_by(gpu))
 
 
 def _enough(situation: _Situation, gpu: Gpu) -> str | None:
@@ -355,15 +357,16 @@ def after_start(decision: Decision, happened: str, cpu: CpuFacts) -> Decision:
 
 
 def _warnings(situation: _Situation, gpu: Gpu | None) -> tuple[str, ...]:
+    no_avx = without_avx(situation.cpu)
     if gpu is None or gpu.compute_capability is None or gpu.compute_capability <= NEWEST_COMPUTE_CAPABILITY:
-        return ()
+        return no_avx
     values = {"gpu": situation.named(gpu), "capability": _dotted(gpu.compute_capability), "newest": _dotted(NEWEST_COMPUTE_CAPABILITY)}
-    return (WARN_PTX.format(**values),)
+    return (*no_avx, WARN_PTX.format(**values))
 
 
 def cpu_path(cpu: CpuFacts) -> str:
-    """The last sentence of a reason that ends on the CPU. AVX2 is named only where the processor has it."""
-    return PATH_AVX2 if cpu.avx2 else PATH_CPU
+    """How a reason that ends on the CPU closes; see `instruction_set.path_sentences`."""
+    return path_sentences(cpu)
 
 
 def _dotted(version: tuple[int, ...]) -> str:

@@ -103,6 +103,8 @@ class CpuFacts:
     notes: tuple[str, ...] = ()
     """Worth knowing, nothing wrong: cores of different kinds, which count of cores is shown."""
     problems: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    """Of the user's environment, what says how oneDNN shall use this processor; only those that are set."""
 
     @property
     def avx(self) -> Presence:

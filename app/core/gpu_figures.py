@@ -16,12 +16,28 @@ INTEGRATED = re.compile(r"\b(GB10|Orin|Xavier|Thor|Tegra\w*|Jetson|nvgpu|GA10B|G
 """Parts whose GPU shares the system's RAM: Tegra and Jetson chips by name, and the GB10 of DGX Spark. Grace Hopper and
 Grace Blackwell superchips are not among them: their GPU has memory of its own."""
 
-NO_MEMORY = "{gpu} does not report its free memory ({said}), so it cannot be compared with the threshold; --device gpu tries it anyway."
-ZERO_MEMORY = "{gpu} reports a memory of 0 MiB, which means unknown; --device gpu tries it anyway."
+NO_MEMORY = "{gpu} does not report its free memory ({said}), so it cannot be compared with the threshold; {forced} tries it anyway."
+ZERO_MEMORY = "{gpu} reports a memory of 0 MiB, which means unknown; {forced} tries it anyway."
+NOT_CREDIBLE = (
+    "{gpu} reports {figure} of free memory, which is not credible, so it cannot be compared with the threshold; {forced} tries it anyway."
+)
+TOTAL_NOT_CREDIBLE = "{gpu} reports a memory of {figure}, which is not credible; how much it has counts as unknown."
+NO_UUID = (
+    "{gpu} does not tell its UUID ('{said}'), so a run names it to CUDA by its number {index} in PCI bus order, "
+    "which means another GPU where CUDA does not count one of those before it."
+)
+NO_SLICE_UUID = (
+    "{gpu} does not tell its UUID ('{said}'), so a run can name only GPU {index} to CUDA, which then computes on the first slice of it."
+)
 FREE_ABOVE_TOTAL = "{gpu} reports {free} MiB free of {total} MiB; the free memory is taken as {total} MiB."
-SICK = "{gpu} answers '{said}' where its {what} should stand; it is left out. Look into dmesg for Xid messages, reset the GPU or reboot."
+SICK = (
+    "{gpu} answers '{said}' where its {what} should stand; it is left out. Look into dmesg for Xid messages, reset the GPU "
+    "(nvidia-smi --gpu-reset -i {which}) or reboot."
+)
 
+_UUID = re.compile(r"^(GPU|MIG)-[0-9A-Za-z/-]+$")
 _SICK_WORDS = re.compile(r"lost|unknown|err|unable|reset required|requires reset|fallen", re.IGNORECASE)
+_NUMERIC = re.compile(r"^[+-]?[0-9]+(\.[0-9]+)?$")
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,24 @@ class RawMemory:
 def describe(gpu: Gpu) -> str:
     """How sentences name a GPU: index and name."""
     return f"GPU {gpu.index} '{gpu.name}'"
+
+
+def forced_by(gpu: Gpu) -> str:
+    """The option that means this GPU and no other, whatever else the machine has."""
+    return f"--device {gpu.uuid if gpu.uuid and gpu.mig not in (None, 'parent') else gpu.index}"
+
+
+def usable_uuid(text: str | None) -> str | None:
+    """A UUID that CUDA would know; `None` for an error message in its place."""
+    return text if text is not None and _UUID.match(text) else None
+
+
+def without_uuid(gpu: Gpu, said: str | None) -> str | None:
+    """What follows where no UUID is told, as a sentence; `None` where one is, and for integrated parts, which have none and stand alone."""
+    if gpu.uuid is not None or gpu.mig == "parent" or gpu.unified_memory or INTEGRATED.search(gpu.name):
+        return None
+    sentence = NO_UUID if gpu.mig is None else NO_SLICE_UUID
+    return sentence.format(gpu=describe(gpu), said=printable((said or "").strip("[] \t"), 60) or "nothing", index=gpu.index)
 
 
 def clean_name(text: str | None, index: int) -> str:
@@ -63,7 +97,7 @@ def settle_memory(gpu: Gpu, raw: RawMemory) -> tuple[Gpu, str | None]:
     """
     total, free = _mib(raw.total_mib), _mib(raw.free_mib)
     if raw.total_mib is not None and not raw.total_mib >= 1:
-        zero = ZERO_MEMORY.format(gpu=describe(gpu))
+        zero = ZERO_MEMORY.format(gpu=describe(gpu), forced=forced_by(gpu))
         return replace(gpu, problem=gpu.problem or zero), zero
     if INTEGRATED.search(gpu.name) and (raw.unsupported or free is not None):
         # Where such a part does report numbers, they are those of the system's RAM, without what the kernel could give back.
@@ -75,16 +109,32 @@ def settle_memory(gpu: Gpu, raw: RawMemory) -> tuple[Gpu, str | None]:
     elif total is not None and free > total:
         sentence = FREE_ABOVE_TOTAL.format(gpu=describe(gpu), free=free, total=total)
         free = total
+    elif total is None and raw.total_mib is not None:
+        sentence = TOTAL_NOT_CREDIBLE.format(gpu=describe(gpu), figure=_figure(raw.total_mib))
     limit = total if total is not None else MAX_PLAUSIBLE_MIB
     used, reserved = (value if value is not None and value <= limit else None for value in (_mib(raw.used_mib), _mib(raw.reserved_mib)))
+    if used is None and total is not None and free is not None:
+        used = max(0, total - free - (reserved or 0))
     return replace(gpu, total_mib=total, free_mib=free, used_mib=used, reserved_mib=reserved), sentence
 
 
 def _unreadable(gpu: Gpu, raw: RawMemory) -> str:
     said = printable((raw.said or "no number").strip("[] \t"), 60) or "no number"
+    if raw.free_mib is not None or _NUMERIC.match((raw.said or "").strip()):
+        figure = _figure(raw.free_mib) if raw.free_mib is not None else f"{said} MiB"
+        return NOT_CREDIBLE.format(gpu=describe(gpu), figure=figure, forced=forced_by(gpu))
     if _SICK_WORDS.search(said):
-        return SICK.format(gpu=describe(gpu), said=said, what="memory")
-    return NO_MEMORY.format(gpu=describe(gpu), said=said)
+        return sick(gpu, said, "memory")
+    return NO_MEMORY.format(gpu=describe(gpu), said=said, forced=forced_by(gpu))
+
+
+def sick(gpu: Gpu, said: str, what: str) -> str:
+    """The sentence about a GPU that answers an error, `said`, where its `what` should stand."""
+    return SICK.format(gpu=describe(gpu), said=said, what=what, which=gpu.pci_bus_id or gpu.index)
+
+
+def _figure(mib: float) -> str:
+    return f"{mib:.0f} MiB" if math.isfinite(mib) else f"{mib} MiB"
 
 
 def _mib(value: float | None) -> int | None:

@@ -19,6 +19,8 @@ SENTENCES = {
     "library": "{source} is there, but not NVML, the NVIDIA driver's library ({detail}); reinstall the driver, or start the container with "
     "the driver capability 'utility'.",
     "lost": "{source} says that a GPU has fallen off the bus ({detail}); reboot the machine, and check power and seating if it recurs.",
+    "reset": "{source} says that a GPU needs a reset ({detail}); reset it (nvidia-smi --gpu-reset as root, with no process on it), "
+    "or reboot the machine.",
     "permission": "{source} was refused access to the NVIDIA driver ({detail}); ask for permission on /dev/nvidia*.",
     "hanging": "{source} timed out and has not answered since {since}; it is not asked again before it does; a wedged driver "
     "needs a reboot.",
@@ -73,7 +75,7 @@ def printable(text: str, limit: int = 120) -> str:
 
 
 # NVML's return codes (nvml.h), which nvidia-smi also uses as its exit status (its manual, section RETURN VALUE).
-_BY_CODE = {4: "permission", 9: "driver", 12: "nvml absent", 15: "lost", 16: "lost", 18: "mismatch", 999: "unknown", 6: "none"}
+_BY_CODE = {4: "permission", 9: "driver", 12: "nvml absent", 15: "lost", 16: "reset", 18: "mismatch", 999: "unknown", 6: "none"}
 
 _BY_TEXT = (
     (re.compile(r"version mismatch", re.IGNORECASE), "mismatch"),
@@ -81,6 +83,7 @@ _BY_TEXT = (
     (re.compile(r"no supported GPUs? w|no devices were found|no supported devices", re.IGNORECASE), "none"),
     (re.compile(r"insufficient permissions|no permission", re.IGNORECASE), "permission"),
     (re.compile(r"GPU is lost|fallen off the bus", re.IGNORECASE), "lost"),
+    (re.compile(r"requires? (a )?reset|reset required|needs? (a )?reset", re.IGNORECASE), "reset"),
     (re.compile(r"NVML shared library not found|couldn't find libnvidia-ml", re.IGNORECASE), "nvml absent"),
     (re.compile(r"failed to initialize NVML|unknown error", re.IGNORECASE), "unknown"),
 )

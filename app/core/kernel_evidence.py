@@ -26,6 +26,8 @@ _INSTRUCTION_SETS = (
 )
 """What oneDNN's `isa:` text contains, widest first, and the short name shown for it."""
 
+CONVOLUTIONS = ("convolution", "deconvolution")
+"""Primitives that compute a convolution, forward and backward."""
 MATRIX_MULTIPLICATION = "gemm_api"
 """oneDNN's plain matrix multiplication, which Eigen's convolution calls when TensorFlow's oneDNN operations are off."""
 
@@ -63,7 +65,7 @@ class KernelEvidence:
     @property
     def convolutions(self) -> tuple[Kernel, ...]:
         """The kernels that computed convolutions, forward and backward."""
-        return tuple(kernel for kernel in self.kernels if kernel.primitive in ("convolution", "deconvolution"))
+        return tuple(kernel for kernel in self.kernels if kernel.primitive in CONVOLUTIONS)
 
     @property
     def onednn_convolutions(self) -> bool | None:
@@ -77,13 +79,13 @@ class KernelEvidence:
         """What was seen, as one sentence."""
         if not self.kernels:
             return "oneDNN reported no kernel."
-        where = (
-            f"{self.instruction_set or 'unknown instruction set'}, {counted(self.threads, 'thread')} ({self.runtime or 'unknown'} runtime)"
-        )
+        isa = self.instruction_set or "unknown instruction set"
         if self.convolutions:
             names = ", ".join(dict.fromkeys(kernel.implementation for kernel in self.convolutions))
+            where = f"{isa}, {counted(self.threads, 'thread')} ({self.runtime or 'unknown'} runtime)"
             return f"Convolutions ran in oneDNN: {names}; {where}."
-        return f"Convolutions ran in Eigen, on oneDNN's matrix multiplication ({MATRIX_MULTIPLICATION}); {where}."
+        # The number of threads that oneDNN reports then is the machine's, not that of the pool which Eigen uses (measured).
+        return f"Convolutions ran in Eigen, on oneDNN's matrix multiplication ({MATRIX_MULTIPLICATION}); {isa}, TensorFlow's own threads."
 
 
 def short_instruction_set(isa: str) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from app.core.device_policy import Decision, decide
 from app.core.facts import CpuFacts, Gpu, GpuFacts, GpuProcess
+from app.core.gpu_figures import sick
 from app.core.tf_failures import translate_tf_failure
 
 _DRIVER = "550.54.14"
@@ -130,7 +131,7 @@ def _seldom_at_hand() -> tuple[Machine, ...]:
 def described_machine(free_mib: int, total_mib: int, gpus: int, usable_cores: int, avx2: bool, build_has_gpu: bool) -> Machine:
     """A machine from a visitor's own sliders: `gpus` equal GPUs, the first with `free_mib` free and each further one with half as much."""
     boards = tuple(_gpu(index, "Described GPU", total_mib, min(total_mib, free_mib) // 2**index) for index in range(gpus))
-    features = _AVX2 if avx2 else ("sse4_2",)
+    features = _AVX2 if avx2 else ("sse4_2", "avx")
     return Machine(
         "own",
         "A machine of your own",
@@ -163,17 +164,18 @@ def _one(name: str, total: int, free: int, *, capability: tuple[int, int] = (8, 
 
 def _four() -> GpuFacts:
     full, lost, hidden, free = (_gpu(index, "NVIDIA A30", 24576, mib, (8, 0)) for index, mib in enumerate((100, 0, 24000, 20000)))
+    left_out = sick(lost, "GPU is lost", "handle")
     return GpuFacts(
         gpus=(
             full,
-            Gpu(1, lost.uuid, lost.name, problem="GPU 1: the GPU is lost (fell off the bus): reset it or reboot.", logical_index=1),
+            Gpu(1, lost.uuid, lost.name, problem=left_out, logical_index=1),
             Gpu(2, hidden.uuid, hidden.name, 24576, 24000, 576, compute_capability=(8, 0), visible=False),
             free,
         ),
         source="nvml",
         driver_version=_DRIVER,
         visibility_note="CUDA_VISIBLE_DEVICES=0,1,3 hides GPU 2 from this process.",
-        problems=("GPU 1: the GPU is lost (fell off the bus): reset it or reboot.",),
+        problems=(left_out,),
     )
 
 

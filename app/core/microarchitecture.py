@@ -30,6 +30,10 @@ _INTEL = {
     "Meteor Lake": (170, 172),
     "Arrow Lake": (181, 197, 198),
     "Lunar Lake": (189,),
+    "Panther Lake": (204,),
+    "Wildcat Lake": (213,),
+    "Bartlett Lake": (215,),
+    "Clearwater Forest": (221,),
     "Goldmont": (92, 95),
     "Goldmont Plus": (122,),
     "Tremont": (134, 138, 150, 156),
@@ -40,8 +44,10 @@ _INTEL = {
 }
 _INTEL_MODELS = {model: name for name, models in _INTEL.items() for model in models}
 
-HYBRID_INTEL = frozenset(map(str, (151, 154, 183, 186, 191, 170, 172, 181, 197, 198, 189, 138)))
-"""Models with performance and efficiency cores."""
+_HYBRID_INTEL = frozenset((151, 154, 183, 186, 191, 170, 172, 181, 197, 198, 189, 138, 204, 213))
+"""Models of family 6 with performance and efficiency cores."""
+_HYBRID_AMD = ((25, 0x78, 0x7F), (26, 0x20, 0x2F), (26, 0x60, 0x6F))
+"""(family, first model, last model) with full and with dense cores (Zen 4 and 4c, Zen 5 and 5c): Phoenix 2, Strix Point, Krackan Point."""
 
 _AMD = (
     (15, 0, 0xFF, "K8"),
@@ -109,6 +115,16 @@ ARM_PARTS = {
     ("0xc0", "0xac4"): "Ampere-1A",
 }
 """(implementer, part) as /proc/cpuinfo writes them."""
+
+
+def hybrid_kinds(vendor: str, family: int, model: int) -> str | None:
+    """Which kinds of cores a processor mixes, in words; `None` for one whose cores are alike or that is not listed."""
+    if vendor == "GenuineIntel" and family == 6 and model in _HYBRID_INTEL:
+        return "performance and efficiency cores"
+    if vendor == "AuthenticAMD" and any(of == family and low <= model <= high for of, low, high in _HYBRID_AMD):
+        name = x86_microarchitecture(vendor, family, model, None)
+        return f"{name} and {name}c cores"
+    return None
 
 
 def x86_microarchitecture(vendor: str, family: int, model: int, stepping: int | None) -> str | None:

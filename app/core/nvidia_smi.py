@@ -27,8 +27,8 @@ USUAL_PLACES = (
 
 MAX_OUTPUT = 2**20
 """More than any machine's table; a program that prints more is not nvidia-smi."""
-USABLE_STATUS = frozenset({0, 8, 10, 14, 15})
-"""Besides success: trouble of single GPUs (power cable, interrupts, infoROM, one lost), after which the other rows still stand."""
+USABLE_STATUS = frozenset({0, 8, 10, 14, 15, 16})
+"""Besides success: trouble of single GPUs (power cable, interrupts, infoROM, one lost, one to be reset); the other rows still stand."""
 STATUS_SENTENCE = "nvidia-smi ended with exit status {status} ({detail}); the complete rows that it printed are used."
 MAX_REFUSED_FIELDS = 8
 
@@ -128,8 +128,9 @@ def _read(tool: Path, env: dict[str, str], deadline: float, limit_s: float) -> S
     if not table.gpus:
         return SmiReading(trouble=_trouble_of(output, table))
     problems = list(table.problems)
-    if output.status != 0:
-        problems.append(STATUS_SENTENCE.format(status=output.status, detail=printable(output.message or "no message")))
+    detail = printable(output.message or "no message")
+    if output.status != 0 and not any(f"'{detail}'" in problem for problem in problems):
+        problems.append(STATUS_SENTENCE.format(status=output.status, detail=detail))
     return SmiReading(_with_slices(tool, env, deadline, table), table.driver_version, tuple(problems))
 
 

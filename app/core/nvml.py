@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from app.core.facts import Gpu, GpuProcess
-from app.core.gpu_figures import SICK, RawMemory, clean_name, describe, settle_memory
+from app.core.gpu_figures import RawMemory, clean_name, settle_memory, sick, usable_uuid, without_uuid
 from app.core.gpu_trouble import Trouble, kind_of_code, kind_of_text, printable, trouble
 
 MIB = 2**20
@@ -99,7 +99,7 @@ def _read_all(nvml: ModuleType) -> NvmlReading:
             gpus.extend(_read_gpu(nvml, index, problems))
         except Exception as error:  # noqa: BLE001 one sick GPU must not hide the others, and keeps its place
             gpu = Gpu(index=index, uuid=None, name=clean_name(None, index))
-            lost = SICK.format(gpu=describe(gpu), said=printable(str(error), 80), what="handle")
+            lost = sick(gpu, printable(str(error), 80), "handle")
             gpus.append(replace(gpu, problem=lost))
             problems.append(lost)
     return NvmlReading(
@@ -120,9 +120,19 @@ def _read_gpu(nvml: ModuleType, index: int, problems: list[str]) -> list[Gpu]:
     if slices is not None:
         # A parent may refuse its figures; nobody computes on it, so that is not a problem.
         return [replace(settled, problem=None), *slices]
-    if sentence:
-        problems.append(sentence)
+    problems.extend(text for text in (sentence, _without_uuid(nvml, handle, settled)) if text)
     return [settled]
+
+
+def _without_uuid(nvml: ModuleType, handle: Any, gpu: Gpu) -> str | None:
+    """What follows where NVML tells no UUID of a GPU that could be computed on."""
+    if gpu.uuid is not None or gpu.problem is not None:
+        return None
+    try:
+        said = _text(nvml.nvmlDeviceGetUUID(handle))
+    except Exception as error:  # noqa: BLE001 the message is what is wanted
+        said = str(error)
+    return without_uuid(gpu, said)
 
 
 def _read_slices(nvml: ModuleType, parent: Any, index: int, problems: list[str]) -> list[Gpu] | None:
@@ -139,7 +149,7 @@ def _read_slices(nvml: ModuleType, parent: Any, index: int, problems: list[str])
         gpu = _describe_device(nvml, handle, index, mig="slice", parent=parent, parent_uuid=parent_uuid)
         gpu = replace(gpu, name=f"{gpu.name} {number}") if gpu.mig == "slice" else gpu
         settled, sentence = settle_memory(gpu, _memory(nvml, handle))
-        problems.extend([sentence] if sentence else [])
+        problems.extend(text for text in (sentence, _without_uuid(nvml, handle, settled)) if text)
         found.append(settled)
     return found
 
@@ -160,7 +170,7 @@ def _describe_device(
         name = name if "MIG" in name else f"{parent_name} MIG {profile}"
     return Gpu(
         index=index,
-        uuid=_text(_ask(lambda: nvml.nvmlDeviceGetUUID(handle))),
+        uuid=usable_uuid(_text(_ask(lambda: nvml.nvmlDeviceGetUUID(handle)))),
         name=name,
         mig=profile,
         mig_parent_uuid=parent_uuid,

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from app.core.device_policy import Decision
 from app.core.facts import CpuFacts, Gpu, GpuFacts
+from app.core.instruction_set import ISA_CAPS, ISA_VARIABLES, cap_in, widest
 from app.core.kernel_evidence import KernelEvidence, short_instruction_set
 from app.core.tf_settings import Setting, onednn_wanted
 from app.core.words import counted
@@ -19,16 +20,7 @@ _WIDTH = 64
 _LABEL_WIDTH = 16
 _RULE = "=" * 60
 UNKNOWN = "–"
-
-_ISA_CAPS = {
-    "SSE41": "SSE4.1",
-    "AVX": "AVX",
-    "AVX2": "AVX2",
-    "AVX2_VNNI": "AVX2",
-    "AVX2_VNNI_2": "AVX2",
-}
-"""What ONEDNN_MAX_CPU_ISA caps the instruction set at; wider values cap nothing below AVX-512."""
-_ISA_ORDER = ("SSE4.1", "AVX", "AVX2", "AVX-512")
+_WITHOUT_ONEDNN = "measured: the process has as many threads more as it says, with oneDNN off too; oneDNN's own count is no evidence then"
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,7 @@ class HardwareProfile:
 
     def with_evidence(self, evidence: KernelEvidence) -> HardwareProfile:
         """The profile with what oneDNN reported, and the settings judged by it."""
-        settings = tuple(_judged(setting, evidence, self.intra_op_threads) for setting in self.settings)
+        settings = tuple(_judged(setting, evidence, self.intra_op_threads, self.cpu) for setting in self.settings)
         return replace(self, evidence=evidence, settings=settings)
 
     def report(self) -> str:
@@ -178,22 +170,13 @@ def expected_instruction_set(cpu: CpuFacts | None, settings: Iterable[Setting] =
     """The widest instruction set oneDNN will use on this CPU under the settings; `None` where it cannot be told."""
     if cpu is None:
         return None
-    found = next(
-        (name for key, name in (("avx512f", "AVX-512"), ("avx2", "AVX2"), ("avx", "AVX"), ("sse4_2", "SSE4.1")) if cpu.features.get(key)),
-        None,
-    )
-    cap = next((setting.value.upper() for setting in settings if setting.name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")), "")
-    if found is None or cap not in _ISA_CAPS:
-        return found
-    return min(found, _ISA_CAPS[cap], key=_ISA_ORDER.index)
+    return widest(cpu, cap_in({setting.name: setting.value for setting in settings})[1])
 
 
-def _judged(setting: Setting, evidence: KernelEvidence, intra_op: int | None) -> Setting:
+def _judged(setting: Setting, evidence: KernelEvidence, intra_op: int | None, cpu: CpuFacts | None) -> Setting:
     """A setting whose effect oneDNN's own lines show."""
-    if setting.name == "TF_NUM_INTRAOP_THREADS" and evidence.threads is not None:
-        return replace(
-            setting, honoured=evidence.threads == intra_op, how_known=f"read back: oneDNN reports {counted(evidence.threads, 'thread')}"
-        )
+    if setting.name == "TF_NUM_INTRAOP_THREADS":
+        return _judged_threads(setting, evidence, intra_op, cpu)
     if setting.name == "OMP_NUM_THREADS" and evidence.runtime is not None:
         said = f"read back: oneDNN's thread runtime is {evidence.runtime}"
         return replace(setting, honoured="omp" in evidence.runtime.lower() or "openmp" in evidence.runtime.lower(), how_known=said)
@@ -205,14 +188,27 @@ def _judged(setting: Setting, evidence: KernelEvidence, intra_op: int | None) ->
             honoured=None if wanted is None else wanted == evidence.onednn_convolutions,
             how_known=f"read back: kernels {names}",
         )
-    if setting.name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA") and evidence.isa:
-        cap = _ISA_CAPS.get(setting.value.upper())
+    if setting.name in ISA_VARIABLES and evidence.isa:
+        cap = ISA_CAPS.get(setting.value.upper())
         return replace(
             setting,
             honoured=None if cap is None else short_instruction_set(evidence.isa) == cap,
             how_known=f"read back: oneDNN reports {evidence.isa}",
         )
     return setting
+
+
+def _judged_threads(setting: Setting, evidence: KernelEvidence, intra_op: int | None, cpu: CpuFacts | None) -> Setting:
+    """oneDNN tells its thread count once, at its first call; one outside TensorFlow's pool tells the machine's count (measured)."""
+    if evidence.threads is None:
+        return setting
+    if evidence.onednn_convolutions is False:
+        return replace(setting, how_known=_WITHOUT_ONEDNN)
+    said = f"oneDNN reports {counted(evidence.threads, 'thread')}"
+    machines_own = cpu is not None and evidence.threads in (cpu.logical_cores, cpu.usable_cores)
+    if evidence.threads != intra_op and machines_own:
+        return replace(setting, honoured=None, how_known=f"{said}, as many as the machine has: no evidence either way")
+    return replace(setting, honoured=evidence.threads == intra_op, how_known=f"read back: {said}")
 
 
 def _yes_no(value: bool | None) -> str:

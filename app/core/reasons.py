@@ -9,7 +9,7 @@ REASONS = {
     "too little": "GPU {gpu} has only {free} MiB free (< threshold {threshold} MiB).",
     "too little unified": "GPU {gpu} shares system RAM, of which only {free} MiB are available (< threshold {threshold} MiB); the figure "
     "is system memory.",
-    "memory unknown": "The free memory of GPU {gpu} is unknown, and unknown never counts as enough; --device gpu tries it anyway.",
+    "memory unknown": "The free memory of GPU {gpu} is unknown, and unknown never counts as enough; {forced} tries it anyway.",
     "no gpu": "No NVIDIA GPU found.",
     "no gpu because": "No usable NVIDIA GPU: {because}",
     "hidden": "{note}",
@@ -32,6 +32,13 @@ REASONS = {
 }
 PATH_AVX2 = "Using AVX2 CPU path."
 PATH_CPU = "Using the CPU path."
+AVX512_THROUGH_ONEDNN = "oneDNN uses AVX-512 here."
+CAPPED = "{name}={value} (set by the user) keeps oneDNN at {isa}."
+ONEDNN_OFF = "oneDNN is off (TF_ENABLE_ONEDNN_OPTS={value}, set by the user)."
+WARN_NO_AVX = (
+    "This CPU has no AVX: TensorFlow's packages end with an illegal instruction here, so no run can start; in a virtual machine set its "
+    "CPU type to 'host'."
+)
 WARN_FORCED = "GPU {gpu} is forced against this: {why}"
 WARN_PTX = (
     "GPU {gpu} has compute capability {capability}, newer than this TensorFlow was built for ({newest}): kernels are compiled at first "

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, replace
 
 from app.core.facts import Gpu
-from app.core.gpu_figures import SICK, RawMemory, clean_name, describe, settle_memory
+from app.core.gpu_figures import RawMemory, clean_name, describe, settle_memory, sick, usable_uuid, without_uuid
 from app.core.gpu_trouble import printable
 
 FIELDS: tuple[str, ...] = (
@@ -35,6 +35,7 @@ MAX_LINES = 5000
 """What is longer is no table of GPUs; the rest is not read."""
 
 MALFORMED = "nvidia-smi printed a row that does not fit ('{row}'); it is left out."
+MESSAGE = "nvidia-smi says '{row}'; the complete rows that it printed are used."
 
 _NUMBER = re.compile(r"^\+?([0-9]{1,15}(?:\.[0-9]{1,9})?)\s*(KiB|MiB|GiB|TiB|MB|GB|%|W|C)?$")
 _FACTOR = {"KiB": 1 / 1024, "GiB": 1024.0, "GB": 1024.0, "TiB": 1024.0**2}
@@ -42,7 +43,11 @@ _MARKER = re.compile(
     r"^\[.*\]$|^(n/?a|unknown.*|not supported|not available|err!?|error|function not found|gpu is lost|insufficient permissions|none|-+)$",
     re.IGNORECASE,
 )
+_BEFORE_NAME = re.compile(rf"{_MARKER.pattern}|^(enabled|disabled)$", re.IGNORECASE)
+"""What stands in the column before the name and is no beginning of a name."""
 _UNSUPPORTED = re.compile(r"^\[?\s*(n/?a|not supported|not available)\s*\]?$", re.IGNORECASE)
+_OTHER_COLUMN = re.compile(r"^((GPU|MIG)-[0-9A-Za-z/-]+|[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]|[0-9]+(\.[0-9]+){2,})$")
+"""What stands in columns before the memory and never in them: a UUID, a PCI bus id, a driver version of three parts."""
 _UUID = re.compile(r"^(GPU|MIG)-[0-9A-Za-z/-]+$")
 HANDLE_ERROR = re.compile(r"unable to determine the device handle for gpu\s*([0-9A-Fa-f:.]{1,20})", re.IGNORECASE)
 _MESSAGE = re.compile(r"unable to determine the device handle|^(warning|error|failed)\b", re.IGNORECASE)
@@ -85,14 +90,15 @@ def parse_table(text: str, fields: tuple[str, ...] = FIELDS) -> Table:
     for record in _records(body, fields):
         cells = _fit(record, fields)
         gpu, sentence = _gpu_of(cells, place) if cells is not None else _short_or_sick(record, place)
+        unnamed = None if gpu is None or cells is None or "uuid" not in cells else without_uuid(gpu, cells["uuid"])
         if gpu is not None and gpu.index in gpus:
             gpu, sentence = None, MALFORMED.format(row=printable(record, 80))
         if gpu is not None:
             gpus[gpu.index] = gpu
             mig.update({gpu.index} if cells is not None and cells.get("mig.mode.current", "").lower() == "enabled" else ())
         drivers.extend([cells["driver_version"]] if cells is not None and _is_version(cells.get("driver_version", "")) else [])
-        problems.extend([sentence] if sentence else [])
-        place += gpu is not None or "," in record
+        problems.extend(text for text in (sentence, None if gpu is None or gpu.problem else unnamed) if text)
+        place += gpu is not None or ("," in record and not _MESSAGE.search(record))
     return Table(
         gpus=tuple(gpus[index] for index in sorted(gpus)),
         driver_version=drivers[0] if drivers else None,
@@ -140,19 +146,23 @@ def _fit(record: str, fields: tuple[str, ...]) -> dict[str, str] | None:
     if "index" in row and not re.fullmatch(r"[0-9]{1,4}", row["index"]):
         return None
     measured = [row[field] for field in ("memory.total", "memory.free", "memory.used") if field in row]
-    shifted = any(number(cell) is None and ("." in cell or _UUID.match(cell)) for cell in measured)
+    shifted = any(_OTHER_COLUMN.match(cell) for cell in measured)
     return None if shifted or _shifted_behind(row) else row
 
 
 def _shifted_behind(row: dict[str, str]) -> bool:
-    """Whether a comma inside a figure (`15,900`) moved the cells behind it: then they hold what belongs to their neighbours."""
-    capability, mig = row.get("compute_cap", ""), row.get("mig.mode.current", "")
+    """Whether a comma inside a figure (`15,900`) moved the cells behind it: then they hold what belongs to their neighbours.
+
+    The last cell, the name, then holds one more comma, and begins with what belongs before it. An odd figure in a row whose
+    name has no comma is odd, and nothing more.
+    """
     first, comma, _ = row.get("name", "").partition(",")
-    return (
-        (number(capability) is not None and _capability(capability) is None)
-        or number(mig) is not None
-        or (comma != "" and (number(first) is not None or _MARKER.match(first.strip()) is not None))
-    )
+    if not comma:
+        return False
+    capability = row.get("compute_cap")
+    signs = [] if capability is None else [number(capability) is not None and _capability(capability) is None]
+    signs += [number(row["mig.mode.current"]) is not None] if "mig.mode.current" in row else []
+    return number(first) is not None or _BEFORE_NAME.match(first.strip()) is not None or (bool(signs) and all(signs))
 
 
 def _split_short(record: str) -> tuple[int | None, str, str, str] | None:
@@ -180,10 +190,12 @@ def _short_or_sick(record: str, place: int) -> tuple[Gpu | None, str | None]:
         )
     if error := HANDLE_ERROR.search(record):
         gpu = Gpu(index=place, uuid=None, name=clean_name(None, place), pci_bus_id=error[1].strip(":"))
-        sentence = SICK.format(gpu=describe(gpu), said=printable(record, 120), what="handle")
+        sentence = sick(gpu, printable(record), "handle")
     elif row := re.match(r"([0-9]{1,3})\s*,\s*((?:GPU|MIG)-[0-9A-Za-z-]+)?", record):
         gpu = Gpu(index=int(row[1]), uuid=row[2], name=clean_name(None, int(row[1])))
         sentence = MALFORMED.format(row=printable(record, 120))
+    elif _MESSAGE.search(record) or "," not in record:
+        return None, MESSAGE.format(row=printable(record))
     else:
         return None, MALFORMED.format(row=printable(record, 80))
     return replace(gpu, problem=sentence), sentence
@@ -195,7 +207,7 @@ def _gpu_of(cells: dict[str, str], place: int) -> tuple[Gpu, str | None]:
     bus = cells.get("pci.bus_id", "")
     gpu = Gpu(
         index=index,
-        uuid=uuid if _UUID.match(uuid) else None,
+        uuid=usable_uuid(uuid),
         name=clean_name(cells.get("name"), index),
         pci_bus_id=bus if re.fullmatch(r"[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]", bus) else None,
         compute_capability=_capability(cells.get("compute_cap", "")),

@@ -6,6 +6,7 @@ threads and TensorFlow's own getters are the witnesses.
 
 from __future__ import annotations
 
+import os
 import textwrap
 import time
 from collections.abc import Mapping, Sequence
@@ -16,11 +17,13 @@ from typing import Any
 from app.core import tf_device, tf_readback
 from app.core.cpu_probe import cpu_facts
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
-from app.core.kernel_evidence import parse_onednn_verbose
+from app.core.facts import CpuFacts
+from app.core.kernel_evidence import CONVOLUTIONS, parse_onednn_verbose
 from app.core.profile import HardwareProfile
 from app.core.tf_build import TensorFlowBuild, tensorflow_build
 from app.core.tf_failures import last_telling_line
 from app.core.tf_log import catch_descriptor
+from app.core.tf_settings import onednn_wanted
 from app.core.tf_trial import Trial, run_trial, trial_environment
 from app.core.words import counted
 
@@ -36,7 +39,7 @@ class ThreadWay:
     asked_intra_op: int
     asked_inter_op: int
     onednn_threads: int | None = None
-    """What oneDNN reported as its thread count."""
+    """What oneDNN reported as its thread count; `None` where it computed no convolution."""
     compute_threads: int | None = None
     """Threads of the inter-op pool, by their name."""
     getter_intra_op: int | None = None
@@ -44,7 +47,7 @@ class ThreadWay:
     getter_inter_op: int | None = None
     runtime: str | None = None
     effective: bool | None = None
-    """Whether oneDNN used the number asked for."""
+    """Whether oneDNN used the number asked for; with oneDNN off, whether `tf.config.threading` answers with its own number."""
     problem: str | None = None
 
 
@@ -79,6 +82,10 @@ NOTES = (
     "A session's numbers count only when its session is the first thing to run in the process.",
 )
 """What the rows cannot show; measured with TensorFlow 2.21."""
+NOTE_ONEDNN_OFF = (
+    "oneDNN is off (TF_ENABLE_ONEDNN_OPTS), and nothing else reports the threads of a convolution: only what tf.config.threading answers "
+    "for its own numbers is judged."
+)
 
 
 def configure_with_evidence(**arguments: Any) -> HardwareProfile:
@@ -121,15 +128,21 @@ def collect_evidence(
     told = configured.step("profile") or {}
     if not told:
         return Verification(None, None, (), (_why(configured, "TensorFlow could not be configured"),), time.perf_counter() - started)
-    cores = cpu_facts().usable_cores
-    with ThreadPoolExecutor(max_workers=max(1, min(cores, 2))) as pool:
-        ways = tuple(pool.map(lambda way: _try_way(way[0], way[1], cores, environ, build, timeout_s), _WAYS))
+    cpu = cpu_facts()
+    with ThreadPoolExecutor(max_workers=max(1, min(cpu.usable_cores, 2))) as pool:
+        ways = tuple(pool.map(lambda way: _try_way(way[0], way[1], _most_cores(cpu), environ, build, timeout_s), _WAYS))
+    notes = NOTES if onednn_wanted(environ.get("TF_ENABLE_ONEDNN_OPTS", "1")) is not False else (*NOTES, NOTE_ONEDNN_OFF)
     problems = tuple(f"{way.name}: {way.problem}" for way in ways if way.problem)
-    return Verification(told["profile"], told["report"], ways, problems, time.perf_counter() - started, NOTES)
+    return Verification(told["profile"], told["report"], ways, problems, time.perf_counter() - started, notes)
+
+
+def _most_cores(cpu: CpuFacts) -> int:
+    """The largest count that anything could take as its default: of this process's share, or of the machine."""
+    return max(cpu.usable_cores, cpu.logical_cores or 0, os.cpu_count() or 1)
 
 
 def _try_way(key: str, name: str, cores: int, environ: Mapping[str, str], build: TensorFlowBuild, timeout_s: float) -> ThreadWay:
-    """Asks for one and two threads more than the usable cores, so that what is read back cannot be the default."""
+    """Asks for one and two threads more than there are cores, so that what is read back cannot be the default."""
     intra, inter = cores + 1, cores + 2
     plain = {name: value for name, value in environ.items() if name not in _THREAD_VARIABLES}
     plain |= {"CUDA_VISIBLE_DEVICES": "-1", "TF_ENABLE_ONEDNN_OPTS": environ.get("TF_ENABLE_ONEDNN_OPTS", "1")}
@@ -138,19 +151,27 @@ def _try_way(key: str, name: str, cores: int, environ: Mapping[str, str], build:
     if key == "omp":
         plain["OMP_NUM_THREADS"] = str(intra)
     request = {"action": "threads", "way": key, "threads": [intra, inter]}
-    trial = run_trial(request, trial_environment(plain, build), timeout_s)
+    return told_way(key, name, (intra, inter), run_trial(request, trial_environment(plain, build), timeout_s))
+
+
+def told_way(key: str, name: str, asked: tuple[int, int], trial: Trial) -> ThreadWay:
+    """What a trial tells about one way; `asked`: intra-op and inter-op threads."""
+    intra, inter = asked
     evidence, told = parse_onednn_verbose(trial.output), trial.step("threads")
+    off = evidence.onednn_convolutions is False  # then oneDNN's count is the machine's, whatever was asked for (measured)
+    seen = None if off else evidence.threads
+    answered = told["getter_intra"] == intra if off and told and key == "config" else None
     return ThreadWay(
         key=key,
         name=name,
         asked_intra_op=intra,
         asked_inter_op=inter,
-        onednn_threads=evidence.threads,
+        onednn_threads=seen,
         compute_threads=told["compute_threads"] if told else None,
         getter_intra_op=told["getter_intra"] if told else None,
         getter_inter_op=told["getter_inter"] if told else None,
         runtime=evidence.runtime,
-        effective=None if evidence.threads is None else evidence.threads == intra,
+        effective=answered if seen is None else seen == intra,
         problem=None if told else _why(trial, "no answer"),
     )
 
@@ -195,7 +216,9 @@ def _kernels_text(profile: dict[str, Any]) -> list[str]:
     if len(rows) == 1:
         return ["  none reported"]
     head = f"  {evidence['version'] or 'oneDNN'}, instruction set: {evidence['isa'] or '–'}, "
-    return [f"{head}{counted(evidence['threads'], 'thread')}, runtime {evidence['runtime'] or '–'}", *_table(rows)]
+    by_onednn = any(kernel["primitive"] in CONVOLUTIONS for kernel in evidence["kernels"])
+    threads = counted(evidence["threads"], "thread") if by_onednn else "TensorFlow's own threads"
+    return [f"{head}{threads}, runtime {evidence['runtime'] or '–'}", *_table(rows)]
 
 
 def _ways_text(ways: tuple[ThreadWay, ...]) -> list[str]:

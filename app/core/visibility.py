@@ -25,7 +25,7 @@ FASTEST_FIRST = (
     "GPUs of different kinds are numbered fastest first by CUDA, not by PCI bus as here, so a number in {variable} may mean another GPU; "
     "set CUDA_DEVICE_ORDER=PCI_BUS_ID or name the GPU by UUID."
 )
-SLICE_UNKNOWN = "{name}: the size and the free memory of this MIG slice are unknown; --device gpu tries it anyway."
+SLICE_UNKNOWN = "{name}: the size and the free memory of this MIG slice are unknown; --device with its UUID tries it anyway."
 
 
 @dataclass(frozen=True)
@@ -57,14 +57,13 @@ def apply_visibility(gpus: tuple[Gpu, ...], environ: Mapping[str, str]) -> Visib
     gpus = _with_legacy_slices(gpus, value)
     shown = _select(gpus, value)
     setting = f"{VARIABLE}={printable(value, 100)}" if value.strip() else f"{VARIABLE} (set, but empty)"
-    total = sum(gpu.mig != "parent" for gpu in gpus)
     if not gpus:
         return Visibility(gpus, None)
     if not shown.places:
         return Visibility(_number(gpus, (), hide=True), ALL_HIDDEN.format(setting=setting, why=shown.why or "it names none"))
-    which = ", ".join(f"GPU {gpus[place].index} as {logical}" for logical, place in enumerate(shown.places))
+    which = ", ".join(f"{_named(gpus, place)} as {logical}" for logical, place in enumerate(shown.places))
     why = f"; {shown.why}" if shown.why else ""
-    note = SOME_SHOWN.format(setting=setting, shown=len(shown.places), total=counted(total, "GPU"), which=which, why=why)
+    note = SOME_SHOWN.format(setting=setting, shown=len(shown.places), total=_counted(gpus), which=which, why=why)
     return Visibility(_number(gpus, shown.places, hide=True), f"{note} {order_note}" if order_note else note)
 
 
@@ -73,6 +72,23 @@ def _number(gpus: tuple[Gpu, ...], places: tuple[int, ...], *, hide: bool) -> tu
     parents = {gpus[place].mig_parent_uuid for place in places if gpus[place].mig_parent_uuid}
     shown = [not hide or place in logical or (gpu.mig == "parent" and gpu.uuid in parents) for place, gpu in enumerate(gpus)]
     return tuple(replace(gpu, visible=shown[place], logical_index=logical.get(place)) for place, gpu in enumerate(gpus))
+
+
+def _named(gpus: tuple[Gpu, ...], place: int) -> str:
+    """`GPU 0`, or for a slice its profile too; where the GPU has several of that profile, also the beginning of the UUID."""
+    gpu = gpus[place]
+    if gpu.mig in (None, "parent"):
+        return f"GPU {gpu.index}"
+    profile = gpu.mig if gpu.mig != "slice" else gpu.name.rpartition("MIG ")[2]
+    alike = sum(other.index == gpu.index and other.mig == gpu.mig for other in gpus) > 1
+    return f"GPU {gpu.index} MIG {profile}" + (f" ({gpu.uuid[:12]}…)" if alike and gpu.uuid else "")
+
+
+def _counted(gpus: tuple[Gpu, ...]) -> str:
+    """What can be computed on: `4 GPUs`, or `3 GPUs and MIG slices`."""
+    total = sum(gpu.mig != "parent" for gpu in gpus)
+    slices = sum(gpu.mig not in (None, "parent") for gpu in gpus)
+    return counted(total, "MIG slice") if slices == total else f"{total} GPUs and MIG slices" if slices else counted(total, "GPU")
 
 
 def _default_order(gpus: tuple[Gpu, ...]) -> tuple[int, ...]:
@@ -91,7 +107,7 @@ def _select(gpus: tuple[Gpu, ...], value: str) -> _Shown:
         if place is None:
             return _Shown(tuple(places), why + (", which ends the list" if places else ""))
         if place in places:
-            return _Shown((), f"it names GPU {gpus[place].index} twice, after which CUDA shows no device")
+            return _Shown((), f"it names {_named(gpus, place)} twice, after which CUDA shows no device")
         if gpus[place].mig is not None and slice_taken:
             return _Shown(tuple(places), "CUDA shows one MIG slice to a process, the first named")
         slice_taken = slice_taken or gpus[place].mig is not None

@@ -72,7 +72,9 @@ def render(gpus: Sequence[Gpu]) -> None:
     left, right = st.columns(2, gap="large")
     left.plotly_chart(parts_bars(plan), key="need_parts", alt="; ".join(f"{name} {mib:.0f} MiB" for name, mib in plan.parts))
     right.plotly_chart(layer_bars(plan), key="need_layers", alt="Memory of each layer for one batch and its weights, MiB")
-    rows = [{"GPU": charts.gpu_label(gpu), "free": fmt.mib(gpu.free_mib), "largest batch that fits": _batch(plan, gpu)} for gpu in gpus]
+    rows = [
+        {"GPU": charts.gpu_label(gpu), "free": fmt.mib(gpu.free_mib), "largest batch that fits": fitting_batch(plan, gpu)} for gpu in gpus
+    ]
     if rows:
         st.dataframe(pd.DataFrame(rows), hide_index=True, width="stretch", key="need_fits", alt="Largest batch that fits each GPU")
     st.caption(
@@ -110,7 +112,10 @@ def layer_bars(plan: MemoryPlan) -> go.Figure:
     return _laid_out(figure, "MiB, by layer", height=460)
 
 
-def _batch(plan: MemoryPlan, gpu: Gpu) -> str:
+def fitting_batch(plan: MemoryPlan, gpu: Gpu) -> str:
+    """The largest batch that fits the GPU's free memory, in words."""
+    if gpu.mig == "parent":
+        return "none: divided by MIG, only its slices compute"
     if gpu.free_mib is None:
         return fmt.UNKNOWN
     largest = plan.largest_batch(gpu.free_mib)

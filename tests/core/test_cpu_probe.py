@@ -17,7 +17,7 @@ from recorded_machines import MACHINES
 
 from app.core.cgroup import count_cpus
 from app.core.cpu_probe import ODD_SLURM, cpu_facts, slurm_cpus, windows_features
-from app.core.cpu_text import FEATURES, SOME_ONLY, parse_cpuinfo, parse_sysctl
+from app.core.cpu_text import FEATURES, HETEROGENEOUS, SOME_ONLY, parse_cpuinfo, parse_sysctl
 from app.core.facts import CpuFacts
 
 TWELVE = {"affinity": range(12), "logical": 12}
@@ -31,6 +31,12 @@ def recorded(name: str, **options: Any) -> CpuFacts:
 
 def in_group(name: str, **options: Any) -> CpuFacts:
     return cpu_facts(cgroup_root=MACHINES / "cgroup" / name, **{"environ": {}, **TWELVE, **options})
+
+
+def test_the_users_variables_about_onednn_are_among_the_facts() -> None:
+    environ = {"ONEDNN_MAX_CPU_ISA": "AVX", "TF_ENABLE_ONEDNN_OPTS": "0", "PATH": "/nowhere"}
+    assert recorded("zen4", environ=environ).variables == {"TF_ENABLE_ONEDNN_OPTS": "0", "ONEDNN_MAX_CPU_ISA": "AVX"}
+    assert recorded("zen4").variables == {}
 
 
 @pytest.mark.parametrize(
@@ -162,6 +168,31 @@ def test_name(machine: str, name: str | None) -> None:
 )
 def test_cores_of_different_kinds_are_said(machine: str, mixed: bool) -> None:
     assert any("different kinds" in note for note in recorded(machine).notes) == mixed
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "model", "name", "kinds"),
+    [
+        ("GenuineIntel", 6, 204, "Panther Lake", "performance and efficiency cores"),
+        ("GenuineIntel", 6, 213, "Wildcat Lake", "performance and efficiency cores"),
+        ("GenuineIntel", 6, 215, "Bartlett Lake", None),
+        ("GenuineIntel", 6, 207, "Emerald Rapids", None),
+        ("AuthenticAMD", 25, 120, "Zen 4", "Zen 4 and Zen 4c cores"),
+        ("AuthenticAMD", 25, 124, "Zen 4", "Zen 4 and Zen 4c cores"),
+        ("AuthenticAMD", 25, 116, "Zen 4", None),
+        ("AuthenticAMD", 26, 36, "Zen 5", "Zen 5 and Zen 5c cores"),
+        ("AuthenticAMD", 26, 96, "Zen 5", "Zen 5 and Zen 5c cores"),
+        ("AuthenticAMD", 26, 68, "Zen 5", None),
+        ("AuthenticAMD", 26, 112, "Zen 5", None),
+    ],
+)
+@pytest.mark.parametrize("virtual", [False, True])
+def test_hybrid_processors_by_their_numbers(vendor: str, family: int, model: int, name: str, kinds: str | None, virtual: bool) -> None:
+    flags = "fpu avx2 hypervisor" if virtual else "fpu avx2"
+    lines = [f"processor : {n}\nvendor_id : {vendor}\ncpu family : {family}\nmodel : {model}\nflags : {flags}\n" for n in range(4)]
+    found = parse_cpuinfo("\n".join(lines))
+    assert found.microarchitecture == name
+    assert found.notes == (() if kinds is None or virtual else (HETEROGENEOUS.format(kinds=kinds),))
 
 
 @pytest.mark.parametrize(

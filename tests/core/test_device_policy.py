@@ -11,14 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded_machines import environment_of
 
-from app.core.device_policy import DEFAULT_MIN_VRAM_MIB, Decision, after_start, decide, decision_json
+from app.core.decided import decided_profile
+from app.core.device_policy import DEFAULT_MIN_VRAM_MIB, Decision, after_start, cpu_path, decide, decision_json
 from app.core.errors import OptionError
 from app.core.facts import CpuFacts, Gpu, GpuFacts
+from app.core.gpu_figures import sick
 from app.core.gpu_probe import with_environment
-from app.core.reasons import PATH_AVX2, PATH_CPU, REASONS, WARN_FORCED
+from app.core.reasons import AVX512_THROUGH_ONEDNN, PATH_AVX2, PATH_CPU, REASONS, WARN_FORCED, WARN_NO_AVX
+from app.core.tf_build import TensorFlowBuild
 
 AVX2 = CpuFacts(name="Test CPU", architecture="x86_64", features={"avx": True, "avx2": True}, logical_cores=12, usable_cores=12)
 PLAIN = CpuFacts(name="Test CPU", architecture="aarch64", features={"avx": False, "avx2": False})
+WIDE: dict[str, bool | None] = {"avx": True, "avx2": True, "avx512f": True}
 UUIDS = [f"GPU-{n:08x}-1111-2222-3333-44444444444{n}" for n in range(4)]
 
 
@@ -68,7 +72,7 @@ def test_memory_of_several_gpus_is_never_summed() -> None:
 def test_unknown_memory_is_never_enough() -> None:
     decision = decide(facts(gpu(None)), AVX2, 0)
     assert decision.selected_device == "cpu"
-    assert decision.reason == f"{REASONS['memory unknown'].format(gpu=repr('NVIDIA A30'))} {PATH_AVX2}"
+    assert decision.reason == f"{REASONS['memory unknown'].format(gpu=repr('NVIDIA A30'), forced='--device 0')} {PATH_AVX2}"
 
 
 @pytest.mark.parametrize(
@@ -78,6 +82,73 @@ def test_unknown_memory_is_never_enough() -> None:
 def test_avx2_is_named_only_where_it_is(cpu: CpuFacts, words: str) -> None:
     assert decide(facts(), cpu).reason.endswith(words)
     assert decide(facts(), cpu, device="cpu").reason.startswith(f"{REASONS['forced cpu']} {words}")
+
+
+@pytest.mark.parametrize(
+    ("features", "variables", "label", "words"),
+    [
+        (WIDE, {}, "AVX-512 through oneDNN", f"{PATH_AVX2} {AVX512_THROUGH_ONEDNN}"),
+        (WIDE, {"TF_ENABLE_ONEDNN_OPTS": "1"}, "AVX-512 through oneDNN", f"{PATH_AVX2} {AVX512_THROUGH_ONEDNN}"),
+        (WIDE, {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE"}, "AVX-512 through oneDNN", f"{PATH_AVX2} {AVX512_THROUGH_ONEDNN}"),
+        (WIDE, {"ONEDNN_MAX_CPU_ISA": "AVX3"}, "AVX-512 through oneDNN", f"{PATH_AVX2} {AVX512_THROUGH_ONEDNN}"),
+        (
+            WIDE,
+            {"ONEDNN_MAX_CPU_ISA": "avx2"},
+            "AVX2 through oneDNN",
+            f"{PATH_AVX2} ONEDNN_MAX_CPU_ISA=avx2 (set by the user) keeps oneDNN at AVX2.",
+        ),
+        (
+            WIDE,
+            {"ONEDNN_MAX_CPU_ISA": "AVX"},
+            "AVX through oneDNN",
+            f"{PATH_CPU} ONEDNN_MAX_CPU_ISA=AVX (set by the user) keeps oneDNN at AVX.",
+        ),
+        (AVX2.features, {"ONEDNN_MAX_CPU_ISA": "AVX2"}, "AVX2 through oneDNN", PATH_AVX2),
+        (
+            AVX2.features,
+            {"DNNL_MAX_CPU_ISA": "SSE41"},
+            "SSE4.1 through oneDNN",
+            f"{PATH_CPU} DNNL_MAX_CPU_ISA=SSE41 (set by the user) keeps oneDNN at SSE4.1.",
+        ),
+        (
+            AVX2.features,
+            {"TF_ENABLE_ONEDNN_OPTS": "0"},
+            "oneDNN off",
+            f"{PATH_CPU} oneDNN is off (TF_ENABLE_ONEDNN_OPTS=0, set by the user).",
+        ),
+        ({"avx": True, "avx2": False}, {}, "AVX through oneDNN", PATH_CPU),
+    ],
+)
+def test_the_reason_and_the_label_say_the_same_instructions(
+    features: dict[str, bool | None], variables: dict[str, str], label: str, words: str
+) -> None:
+    cpu = replace(AVX2, features=features, variables=variables)
+    decision = decide(facts(), cpu)
+    assert decision.reason == f"{REASONS['no gpu']} {words}"
+    assert decided_profile(decision, facts(), cpu, TensorFlowBuild(True), variables).path == f"CPU · {label}"
+    assert decision.reason.endswith(cpu_path(cpu))
+
+
+@pytest.mark.parametrize(
+    ("cpu", "warned"),
+    [
+        (replace(AVX2, features={"avx": False, "avx2": False}), True),
+        (replace(AVX2, features={"avx": None}), False),
+        (replace(AVX2, features={"avx": True, "avx2": False}), False),
+        (AVX2, False),
+        (PLAIN, False),
+    ],
+)
+def test_a_cpu_without_avx_is_warned_of(cpu: CpuFacts, warned: bool) -> None:
+    """On each path, since TensorFlow cannot even be imported; what is decided stays as it is."""
+    for there in (facts(), facts(gpu(20000, compute_capability=(12, 0)))):
+        for device in ("auto", "cpu", "gpu"):
+            decision = decide(there, cpu, device=device)
+            assert (WARN_NO_AVX in decision.warnings) == warned
+            assert decision.selected_device == decide(there, AVX2, device=device).selected_device
+            assert (WARN_NO_AVX in decision_json(decision, there, cpu)["warnings"]) == warned
+            report = decided_profile(decision, there, cpu, TensorFlowBuild(True), {}).report()
+            assert (" ".join(WARN_NO_AVX.split()[:6]) in report) == warned
 
 
 @pytest.mark.parametrize(
@@ -282,6 +353,17 @@ def test_the_table_says_for_each_gpu_why() -> None:
     assert "100 MiB" in decision.table[0].answer
     assert "Another one" in decision.table[2].answer
     assert "unknown" in decision.table[3].answer
+    assert "--device 3 tries it anyway" in decision.table[3].answer
+
+
+def test_a_lost_gpu_is_left_out_in_the_table_too() -> None:
+    lost = Gpu(1, UUIDS[1], "NVIDIA A30", problem=sick(Gpu(1, None, "NVIDIA A30"), "GPU is lost", "handle"))
+    decision = decide(facts(gpu(20000, 0), lost), AVX2)
+    assert decision.table[1].answer == lost.problem
+    assert "left out" in decision.table[1].answer
+    forced = decide(facts(gpu(None, 0), lost), AVX2, device="gpu")
+    assert forced.gpu is not None
+    assert forced.gpu.index == 0
 
 
 def test_the_json_has_the_promised_keys() -> None:

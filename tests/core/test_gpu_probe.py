@@ -19,9 +19,11 @@ from recorded_machines import EXPECTED, MACHINES, NO_LIBRARY, case_of
 from app.core.cpu_probe import cpu_facts
 from app.core.device_policy import Decision, decide, decision_json
 from app.core.facts import GpuFacts
+from app.core.gpu_figures import SICK
 from app.core.gpu_probe import NOT_TOLD, UNDER_WSL, gpu_facts, memory_available_mib
 from app.core.gpu_trouble import SENTENCES
 from app.core.reasons import REASONS
+from app.core.smi_table import MESSAGE
 
 CPU = cpu_facts(cpuinfo=MACHINES / "cpuinfo" / "B00.txt", environ={})
 MEMINFO = "MemTotal:       127600748 kB\nMemFree:          1000000 kB\nMemAvailable:   118566368 kB\n"
@@ -112,6 +114,49 @@ def test_nvml_failing_leaves_its_sentence_beside_the_gpus_of_nvidia_smi(smi_envi
     facts = probe(smi_environ("A00"))
     assert facts.source == "nvidia-smi"
     assert facts.problems == (SENTENCES["unknown"].format(source="NVML", detail="Unknown Error"),)
+
+
+@pytest.mark.parametrize(
+    ("machine", "sentence"),
+    [
+        ("inforom-exit14", MESSAGE.format(row="WARNING: infoROM is corrupted at gpu 0000:3B:00.0")),
+        ("warning-before", MESSAGE.format(row="WARNING: infoROM is corrupted at gpu 0000:3B:00.0")),
+        (
+            "one-lost-exit15",
+            SICK.format(
+                gpu="GPU 1 'NVIDIA GPU 1 (name not readable)'",
+                said="Unable to determine the device handle for GPU 0000:02:00.0: GPU is lost. Reboot the system to recover this GPU",
+                what="handle",
+                which="0000:02:00.0",
+            ),
+        ),
+    ],
+)
+def test_one_trouble_is_told_in_one_sentence(machine: str, sentence: str, smi_environ: Any, use_nvml: Any) -> None:
+    use_nvml(NO_LIBRARY)
+    assert probe(smi_environ(machine)).problems == (sentence,)
+
+
+@pytest.mark.parametrize("status", [0, 8, 10, 14, 16])
+@pytest.mark.parametrize("line", ["GPU 0000:3B:00.0: external power cable is not attached", "Warning: interrupts, many of them"])
+def test_a_line_beside_the_rows_is_told_once_whatever_the_status(status: int, line: str, smi_environ: Any, use_nvml: Any) -> None:
+    use_nvml(NO_LIBRARY)
+    facts = probe(smi_environ({**case_of("smi", "A00"), "prefix": f"{line}\n", "exit": status}))
+    assert facts.problems == (MESSAGE.format(row=line),)
+    assert facts.gpus[0].free_mib == 15900
+
+
+def test_nvml_tells_what_follows_from_an_unreadable_uuid(bare_environ: dict[str, str], use_nvml: Any) -> None:
+    case = case_of("nvml", "A15-nvml")
+    for gpu in case["gpus"]:
+        gpu["uuid"] = "[Unknown Error]"
+        for piece in gpu["mig"][:1]:
+            piece["uuid"] = "[Unknown Error]"
+    use_nvml(case)
+    facts = probe(bare_environ)
+    assert [gpu.uuid for gpu in facts.gpus[:2]] == [None, None]
+    (problem,) = facts.problems
+    assert "a run can name only GPU 0 to CUDA" in problem
 
 
 def test_one_call_is_enough_for_nvidia_smi(smi_environ: Any, use_nvml: Any, tmp_path: Path) -> None:

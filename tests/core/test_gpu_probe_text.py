@@ -68,6 +68,78 @@ def test_a_shifted_row_is_left_out_and_shifts_nothing() -> None:
     assert table.problems
 
 
+@pytest.mark.parametrize("field", FIELDS[4:-1])
+@pytest.mark.parametrize("said", ["N.A.", "k. A.", "n.v.", "n/a.", "15900.", "1.5e4", "8", "?"])
+def test_an_odd_cell_costs_only_itself(field: str, said: str) -> None:
+    """Whatever a driver's language writes for "not available", the other cells of the row stand."""
+    cells = {
+        "memory.total": "16376",
+        "memory.free": "15900",
+        "memory.used": "100",
+        "memory.reserved": "376",
+        "mig.mode.current": "Disabled",
+    }
+    table = parse_table(row(FIELDS, **{**cells, field: said}))
+    (gpu,) = table.gpus
+    told = number(said)
+    assert gpu.uuid == UUID
+    if field != "memory.free":
+        free = min(15900, gpu.total_mib or 15900)
+        assert (gpu.free_mib, gpu.problem) == (free, None)
+    else:
+        assert gpu.free_mib == told
+    if field != "memory.total":
+        assert gpu.total_mib == 16376
+    if field == "memory.used":
+        assert gpu.used_mib == (100 if told is None else told)
+    assert all("does not fit" not in sentence for sentence in table.problems)
+
+
+@pytest.mark.parametrize("mig", ["Disabled", "Enabled", "[N/A]", "N.A."])
+@pytest.mark.parametrize("fields", [FIELDS, SMALL_FIELDS])
+def test_a_comma_in_a_figure_is_known_by_the_name_it_shifts(mig: str, fields: tuple[str, ...]) -> None:
+    usual = {"compute_cap": "8.6", "power.draw": "20.00", "driver_version": "550.54.14", "mig.mode.current": mig}
+    assert parse_table(row(fields, **usual, name="NVIDIA Board, Rev 2"), fields).gpus[0].free_mib == 4000
+    table = parse_table(row(fields, **{**usual, "memory.total": "16,376"}), fields)
+    assert all(gpu.free_mib is None for gpu in table.gpus)
+    assert "does not fit" in table.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "words"),
+    [
+        (
+            "NVIDIA A30",
+            "[Unknown Error]",
+            "GPU 0 'NVIDIA A30' does not tell its UUID ('Unknown Error'), so a run names it to CUDA by its number 0",
+        ),
+        ("NVIDIA A30", "", "does not tell its UUID ('nothing')"),
+        ("NVIDIA A30", UUID, None),
+        ("Orin (nvgpu)", "[N/A]", None),
+    ],
+)
+def test_what_follows_from_an_unreadable_uuid(name: str, said: str, words: str | None) -> None:
+    table = parse_table(row(FIELDS, uuid=said, name=name))
+    assert table.gpus[0].problem is None
+    assert len(table.problems) == (words is not None)
+    assert words is None or words in table.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("field", "said", "words"),
+    [
+        ("memory.free", "99999999999", "reports 99999999999 MiB of free memory, which is not credible"),
+        ("memory.free", "9" * 20, f"reports {'9' * 20} MiB of free memory, which is not credible"),
+        ("memory.free", "-5", "reports -5 MiB of free memory, which is not credible"),
+        ("memory.free", "k. A.", "does not report its free memory (k. A)"),
+        ("memory.total", "99999999999", "reports a memory of 99999999999 MiB, which is not credible"),
+    ],
+)
+def test_a_figure_that_cannot_be_is_told_as_such(field: str, said: str, words: str) -> None:
+    (problem,) = parse_table(row(FIELDS, **{field: said})).problems
+    assert words in problem
+
+
 def test_slices_under_a_gpu_that_the_table_did_not_list() -> None:
     text = "GPU 0: A (UUID: GPU-0)\n  MIG 1g.5gb     Device  0: (UUID: MIG-a)\nGPU 5: B\n  MIG 1g.5gb     Device  0: (UUID: MIG-b)\nnoise\n"
     found = parse_slices(text, (Gpu(index=0, uuid="GPU-0", name="A"),))

@@ -44,10 +44,7 @@ def test_with_onednn_off_convolutions_are_eigens_on_onednns_matrix_multiplicatio
     assert evidence.onednn_convolutions is False
     assert {kernel.primitive for kernel in evidence.kernels} == {"gemm_api"}
     assert evidence.instruction_set == "AVX2"  # oneDNN's matrix multiplication still uses it
-    assert (
-        evidence.sentence
-        == "Convolutions ran in Eigen, on oneDNN's matrix multiplication (gemm_api); AVX2, 2 threads (threadpool runtime)."
-    )
+    assert evidence.sentence == "Convolutions ran in Eigen, on oneDNN's matrix multiplication (gemm_api); AVX2, TensorFlow's own threads."
 
 
 def test_times_and_counts_are_added_up_and_ordered() -> None:

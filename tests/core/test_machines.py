@@ -36,6 +36,14 @@ def test_each_machine_decides_at_the_usual_threshold(key: str, device: str, said
     assert said in decision.reason
 
 
+def test_the_lost_gpu_of_four_is_told_of_in_one_way() -> None:
+    machine = MACHINES["four"]
+    answer = machine.decide(2048).table[1].answer
+    assert "'GPU is lost'" in answer
+    assert "it is left out" in answer
+    assert (answer,) == machine.gpu.problems
+
+
 def test_the_list_above_is_complete() -> None:
     assert len(MACHINES) == len(simulated_machines()) == 12
 

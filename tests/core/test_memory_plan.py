@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from app.core.errors import OptionError
+from app.core.facts import Gpu
 from app.core.memory_plan import CONTEXT_MIB, MemoryPlan, plan_memory
+from app.ui.memory_need import fitting_batch
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -74,6 +76,20 @@ def test_largest_batch_grows_with_the_memory_and_is_zero_where_nothing_fits() ->
     assert batches == sorted(batches)
     assert batches[:2] == [0, 0]
     assert batches[-1] > batches[-2] > 16
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words"),
+    [
+        (Gpu(0, None, "A100", 40960, 30000, mig="parent"), "none: divided by MIG, only its slices compute"),
+        (Gpu(0, None, "A100 MIG 1g.5gb", 4864, 4780, mig="1g.5gb"), None),
+        (Gpu(0, None, "A100", 40960, 400), "none"),
+        (Gpu(0, None, "A100", 40960, None), "–"),
+        (Gpu(0, None, "A100", 40960, 30000), "512 (the largest allowed)"),
+    ],
+)
+def test_the_batch_that_fits_a_gpu_in_words(gpu: Gpu, words: str | None) -> None:
+    assert fitting_batch(plan(), gpu) == (words or str(plan().largest_batch(gpu.free_mib or 0)))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from recorded_machines import environment_of
 
-from app.core.decided import decided_profile
+from app.core.decided import decided_json, decided_profile
 from app.core.device_policy import decide
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.kernel_evidence import Kernel, KernelEvidence
@@ -138,6 +138,53 @@ def test_evidence_judges_the_settings() -> None:
     }
     openmp = replace(evidence, runtime="OpenMP")
     assert {s.name: s.honoured for s in profile.with_evidence(openmp).settings}["OMP_NUM_THREADS"] is True
+
+
+GEMM = Kernel("gemm_api", "", 3, 1.0)
+CONVOLUTION = Kernel("convolution", "jit:avx2", 3, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "threads", "intra", "honoured", "known"),
+    [
+        (CONVOLUTION, 7, 7, True, "read back: oneDNN reports 7 threads"),
+        (CONVOLUTION, 2, 7, False, "read back: oneDNN reports 2 threads"),
+        (CONVOLUTION, 12, 1, None, "oneDNN reports 12 threads, as many as the machine has: no evidence either way"),
+        (GEMM, 2, 7, True, "oneDNN's own count is no evidence"),
+        (GEMM, 12, 1, True, "oneDNN's own count is no evidence"),
+        (CONVOLUTION, None, 7, True, "measured"),
+    ],
+)
+def test_only_onednns_own_convolutions_judge_the_threads(
+    kernel: Kernel, threads: int | None, intra: int, honoured: bool | None, known: str
+) -> None:
+    asked = Setting("TF_NUM_INTRAOP_THREADS", str(intra), "user", honoured=True, how_known="measured")
+    profile = replace(t2000_profile(), intra_op_threads=intra, settings=(asked,))
+    found = profile.with_evidence(KernelEvidence("oneDNN v3.7.3", "threadpool", threads, "Intel AVX2", (kernel,)))
+    assert (found.settings[0].honoured, known in found.settings[0].how_known) == (honoured, True)
+    assert kernel is not GEMM or f"{threads} threads" not in found.report()
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"CUDA_VISIBLE_DEVICES": "-1"},
+        {"CUDA_VISIBLE_DEVICES": ""},
+        {"CUDA_VISIBLE_DEVICES": "GPU-dead", "TF_ENABLE_ONEDNN_OPTS": "0"},
+        {"OMP_NUM_THREADS": "all", "TF_NUM_INTRAOP_THREADS": "7", "TF_XLA_FLAGS": "--x", "HOME": "/nowhere"},
+        {},
+    ],
+)
+def test_the_users_variables_are_listed_before_a_run(environ: dict[str, str]) -> None:
+    decision, build = decide(GpuFacts(), TWELVE_CORES), TensorFlowBuild(True)
+    listed = {name: value for name, value in environ.items() if name != "HOME"}
+    report = decided_profile(decision, GpuFacts(), TWELVE_CORES, build, environ).report()
+    assert [line for line in report.splitlines() if "(set by the user)" in line and "•" in line] != [] or not listed
+    assert all(f"• {name}={value} (set by the user)" in report for name, value in listed.items())
+    assert "HOME" not in report
+    said = json.loads(json.dumps(decided_json(decision, GpuFacts(), TWELVE_CORES, build, environ)))["settings"]
+    assert {setting["name"]: setting["value"] for setting in said} == listed
+    assert {setting["set_by"] for setting in said} <= {"user"}
 
 
 def test_json_is_plain_and_whole() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from app.core.cpu_probe import cpu_facts
 from app.core.tf_trial import Trial, judge_gpu_trial, run_trial
-from app.core.tf_verify import ThreadWay, Verification, collect_evidence, render_verification
+from app.core.tf_verify import ThreadWay, Verification, collect_evidence, render_verification, told_way
 
 
 @pytest.mark.tensorflow
@@ -33,7 +34,7 @@ def test_evidence_of_this_machine(monkeypatch: pytest.MonkeyPatch, bare_environ:
     assert settings["OMP_NUM_THREADS"]["honoured"] is False
     assert "ONEDNN_VERBOSE" not in settings
 
-    asked = cpu_facts().usable_cores + 1
+    asked = max(cpu_facts().usable_cores, cpu_facts().logical_cores or 0, os.cpu_count() or 1) + 1
     given = {way.key: way for way in verification.ways}
     for key in ("environment", "config", "session"):
         assert (given[key].onednn_threads, given[key].effective) == (asked, True)
@@ -107,6 +108,31 @@ def test_how_a_trial_ended_says_why(found: Trial, kind: str) -> None:
 
 def test_a_trial_that_ran_has_no_failure() -> None:
     assert judge_gpu_trial(trial(steps=({"step": "done"},)), None) is None
+
+
+OFF = "onednn_verbose,v1,primitive,exec,cpu,gemm_api,,undef,src:f32::blocked:ab::f0,,,m:64n:64k:64,0.5"
+ON = "onednn_verbose,v1,primitive,exec,cpu,convolution,jit:avx2,forward_training,src:f32::blocked:acdb::f0,,,mb8,0.5"
+
+
+@pytest.mark.parametrize(
+    ("key", "kernel", "reported", "getter", "uses", "effective"),
+    [
+        ("environment", ON, 3, 0, 3, True),
+        ("environment", ON, 2, 0, 2, False),
+        ("omp", ON, 2, 0, 2, False),
+        ("environment", OFF, 2, 0, None, None),
+        ("omp", OFF, 2, 0, None, None),
+        ("config", OFF, 2, 3, None, True),
+        ("config", OFF, 2, 0, None, False),
+    ],
+)
+def test_with_onednn_off_its_count_judges_no_way(
+    key: str, kernel: str, reported: int, getter: int, uses: int | None, effective: bool | None
+) -> None:
+    output = f"onednn_verbose,v1,info,cpu,runtime:threadpool,nthr:{reported}\n{kernel}\n"
+    step = {"step": "threads", "getter_intra": getter, "getter_inter": 0, "compute_threads": 4}
+    way = told_way(key, "a way", (3, 4), trial(output=output, steps=(step,)))
+    assert (way.onednn_threads, way.effective, way.asked_intra_op) == (uses, effective, 3)
 
 
 def test_signals_have_names_on_every_system() -> None:

@@ -131,6 +131,23 @@ def test_note_names_the_variable_and_why(value: str, words: str) -> None:
     assert words in note
 
 
+@pytest.mark.parametrize(
+    ("gpus", "value", "words"),
+    [
+        (DIVIDED, SLICES[1].uuid, "shows 1 of 3 GPUs and MIG slices to this process: GPU 0 MIG 1g.5gb (MIG-bbbbbbbb…) as 0"),
+        (DIVIDED, "1,0", "GPU 1 as 0, GPU 0 MIG 1g.5gb (MIG-aaaaaaaa…) as 1"),
+        (
+            (PARENT, SLICES[0], replace(SLICES[1], mig="2g.10gb")),
+            SLICES[1].uuid,
+            "shows 1 of 2 MIG slices to this process: GPU 0 MIG 2g.10gb as 0",
+        ),
+        (THREE, environment_of("A29-legacymig")["CUDA_VISIBLE_DEVICES"], "GPU 0 MIG 1/0 as 0"),
+    ],
+)
+def test_note_names_the_slice(gpus: tuple[Gpu, ...], value: str, words: str) -> None:
+    assert words in (apply_visibility(gpus, {"CUDA_VISIBLE_DEVICES": value}).note or "")
+
+
 def test_numbers_are_doubtful_only_where_the_gpus_differ() -> None:
     mixed = (THREE[0], replace(THREE[1], name="NVIDIA T600"))
     doubt = FASTEST_FIRST.format(variable="CUDA_VISIBLE_DEVICES")
