@@ -15,10 +15,15 @@ import plotly.graph_objects as go
 from app.core.facts import Gpu
 from app.core.live import Sample
 from app.ui import format as fmt
+from app.ui.format import shortened
 from app.ui.palette import CPU_BLUE, FAINT, GPU_GREEN, OKABE_ITO, THRESHOLD
 
 CLEAR = "rgba(0,0,0,0)"
 MAX_CORES_SHOWN = 64
+LONGEST_LABEL = 30
+"""Characters of a GPU's name beside its bar, so that the bar keeps room; hovering tells the whole name."""
+LEGEND_COLUMNS = 3
+"""Names of slices are long: more of them in a row would be cut off."""
 SHORTEST_GAP_S = 6.0
 """Samples at least this far apart, and three times as far as is usual, are not joined: nobody looked in between."""
 
@@ -29,29 +34,48 @@ def memory_bars(gpus: Sequence[Gpu], min_vram_mib: int, *, faded: bool = False) 
     `faded`: the figures are old.
     """
     known = [gpu for gpu in gpus if gpu.total_mib]
-    labels = [gpu_label(gpu) for gpu in known]
+    labels = [shortened(gpu_label(gpu), LONGEST_LABEL) for gpu in known]
+    rows = list(range(len(known)))  # and not the labels: two slices of one profile have the same, and would share a bar
     used = [gpu.total_mib - (gpu.free_mib or 0) for gpu in known if gpu.total_mib]
     free = [gpu.free_mib or 0 for gpu in known]
     figure = go.Figure()
     look = {"orientation": "h", "opacity": 0.4 if faded else 1.0}
-    figure.add_bar(y=labels, x=used, name="used", marker_color=FAINT, hovertemplate="%{y}: %{x:.0f} MiB used<extra></extra>", **look)
-    figure.add_bar(y=labels, x=free, name="free", marker_color=GPU_GREEN, hovertemplate="%{y}: %{x:.0f} MiB free<extra></extra>", **look)
+    for name, values, colour in (("used", used, FAINT), ("free", free, GPU_GREEN)):
+        hover = f"%{{customdata}}: %{{x:.0f}} MiB {name}<extra></extra>"
+        names = [gpu_label(gpu) for gpu in known]
+        figure.add_bar(y=rows, x=values, customdata=names, name=name, marker_color=colour, hovertemplate=hover, **look)
     for row, gpu in enumerate(known):
         mark = (gpu.total_mib or 0) - min_vram_mib
         if mark >= 0:
             figure.add_shape(type="line", x0=mark, x1=mark, y0=row - 0.48, y1=row + 0.48, line={"color": THRESHOLD, "width": 3})
-    figure.add_scatter(x=[None], y=[None], mode="lines", line={"color": THRESHOLD, "width": 3}, name=f"threshold {fmt.mib(min_vram_mib)}")
     figure.update_layout(
         barmode="stack",
+        showlegend=False,
+        title=_key(min_vram_mib),
         height=96 + 38 * len(known),
         margin={"l": 0, "r": 8, "t": 28, "b": 0},
         xaxis={"title": "VRAM, MiB", "rangemode": "tozero", "tickformat": "d"},
         separators=".\N{NARROW NO-BREAK SPACE}",
-        yaxis={"autorange": "reversed", "automargin": True},
+        yaxis={"autorange": "reversed", "automargin": True, "tickmode": "array", "tickvals": rows, "ticktext": labels, "zeroline": False},
         bargap=0.35,
         **common_layout(),
     )
     return figure
+
+
+def _key(min_vram_mib: int) -> dict[str, object]:
+    """What the colours mean, as a line of text: Plotly stacks a legend, or takes its width off the bars, where names are long."""
+    parts = (("\u25a0", FAINT, "used"), ("\u25a0", GPU_GREEN, "free"), ("\u2503", THRESHOLD, f"threshold {fmt.mib(min_vram_mib)}"))
+    text = "\u2003".join(f'<span style="color:{colour}">{sign}</span> {words}' for sign, colour, words in parts)
+    return {
+        "text": text,
+        "font": {"size": 13, "weight": "normal"},
+        "x": 0,
+        "xref": "container",
+        "y": 1,
+        "yanchor": "top",
+        "yref": "container",
+    }
 
 
 def history_frame(samples: Sequence[Sample]) -> pd.DataFrame:
@@ -102,7 +126,7 @@ def history_spec(series: Sequence[str]) -> dict[str, Any]:
                 "type": "nominal",
                 "title": None,
                 "scale": {"domain": names, "range": colours},
-                "legend": {"orient": "top"},
+                "legend": {"orient": "top", "columns": LEGEND_COLUMNS, "labelLimit": 0, "symbolLimit": 0},
             },
         },
     }

@@ -9,6 +9,7 @@ from app.core.device_policy import Decision, Question
 from app.core.facts import GpuFacts
 from app.ui import charts_device as charts
 from app.ui import format as fmt
+from app.ui import state
 from app.ui.flow_chart import flow_chart, flow_chart_in_words
 from app.ui.format import escaped
 from app.ui.palette import path_badge
@@ -24,10 +25,10 @@ def verdict(decision: Decision, path: str) -> None:
 
 
 def by_memory_alone(decision: Decision, path: str) -> None:
-    """Below the verdict, where the installed TensorFlow cannot follow: what the same machine would take with a build that can."""
+    """Below the verdict, whose reason says that this build has no GPU support: what the same machine would take with one that has."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(path, color=path_badge(decision.selected_device), icon=":material/call_split:")
-        st.markdown(escaped(f"with a TensorFlow that supports GPUs: {decision.reason}"), width="stretch")
+        st.markdown(f"after `make app TF=gpu`: {escaped(decision.reason)}", width="stretch")
 
 
 def how(decision: Decision, facts: GpuFacts, machine: Decision | None = None) -> None:
@@ -35,7 +36,12 @@ def how(decision: Decision, facts: GpuFacts, machine: Decision | None = None) ->
 
     `machine` is the decision whose table is shown, where the chart's own ends on the build and says nothing about memory.
     """
-    st.graphviz_chart(flow_chart(decision, st.context.theme.type or "light"), width="content", alt=flow_chart_in_words(decision))
+    unknown = state.gpu_status_unknown(facts)
+    st.graphviz_chart(
+        flow_chart(decision, st.context.theme.type or "light", gpu_unknown=unknown),
+        width="content",
+        alt=flow_chart_in_words(decision, gpu_unknown=unknown),
+    )
     shown = machine or decision
     if shown.table:
         chosen = "chosen" if decision.gpu == shown.gpu else "would be chosen"

@@ -14,6 +14,8 @@ from app.ui import format as fmt
 from app.ui import state
 from app.ui.format import escaped
 
+NAME_WIDTH_PX = 190
+"""Of a GPU's name in the table: a longer one is cut, so that the figures beside it can be seen. The table of answers has it whole."""
 SLOW_AFTER_S = 2.0
 """A probe that takes longer is told of: NVML and a well nvidia-smi answer in less."""
 
@@ -78,6 +80,7 @@ def _gpu_panel(facts: GpuFacts, *, stale: bool) -> None:
         hide_index=True,
         width="stretch",
         key="gpu_table",
+        column_config={"GPU": st.column_config.TextColumn(width=NAME_WIDTH_PX)},
         alt="Memory, use, temperature and power of each GPU",
     )
     holders = [(gpu, process) for gpu in facts.gpus for process in gpu.processes or ()]

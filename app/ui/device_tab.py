@@ -7,19 +7,17 @@ from collections.abc import Callable
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.core.device_policy import Decision
-from app.ui import device_cpu, device_decided, device_live, measure, memory_need, proof, state, what_if
+from app.ui import device_choice, device_cpu, device_decided, device_live, measure, memory_need, proof, state, what_if
 from app.ui.format import escaped
 from app.ui.fragments import fragment
 
 SECTION = "section"
 SLIDER_STEP_MIB = 64
-REFRESH_CHOICES: dict[str, float | None] = {"1 s": 1.0, "2 s": 2.0, "5 s": 5.0, "paused": None}
 
 
 def render() -> None:
     """Draw the tab. Values that change by themselves stand in fragments; the slider and the choices around them do not move."""
-    refresh_s = _refresh_s()
+    refresh_s = state.REFRESH_CHOICES[state.refresh_choice()]
     with st.container(border=True, key="verdict"):
         fragment(_verdict, run_every=refresh_s)()
         _threshold_and_choice()
@@ -56,7 +54,7 @@ def _verdict() -> None:
     device_decided.verdict(run, state.path_label(run))
     if run.selected_device != machine.selected_device:
         device_decided.by_memory_alone(machine, state.path_label(machine))
-    _build_warning(run, machine)
+    _build_warning()
     for problem in (*state.gpu().problems, *state.cpu().problems):
         if problem not in run.reason:
             st.warning(escaped(problem), icon=":material/build:")
@@ -66,18 +64,13 @@ def _decided() -> None:
     device_decided.how(state.run_decision(), state.gpu(), state.decision())
 
 
-def _refresh_s() -> float | None:
-    """Seconds between refreshes; `None` while paused."""
-    return REFRESH_CHOICES.get(str(st.session_state.get(state.REFRESH_S)), 1.0)
-
-
 def _refresh_choice(place: DeltaGenerator) -> None:
     """Stands outside the fragments: a new rhythm concerns all of them, so the whole page runs again."""
+    st.session_state.setdefault(state.REFRESH_S, state.refresh_choice())
     with place.container(horizontal=True, horizontal_alignment="right"):
         st.segmented_control(
             "Refresh every",
-            list(REFRESH_CHOICES),
-            default="1 s",
+            list(state.REFRESH_CHOICES),
             key=state.REFRESH_S,
             required=True,
             label_visibility="collapsed",
@@ -86,10 +79,10 @@ def _refresh_choice(place: DeltaGenerator) -> None:
 
 
 def _threshold_and_choice() -> None:
-    slider, choice = st.columns([4, 1], gap="large", vertical_alignment="center")
+    slider, choice = st.columns([3, 1], gap="large", vertical_alignment="center")
     highest = state.largest_total_mib(state.gpu())
-    state.hold(state.MIN_VRAM_MIB, min(state.min_vram_mib(), highest), highest)
-    st.session_state.setdefault(state.FORCED_DEVICE, state.forced_device())
+    threshold = min(state.min_vram_mib(), highest)
+    state.hold(state.MIN_VRAM_MIB, threshold, highest)
     slider.slider(
         "Free VRAM needed, MiB",
         min_value=0,
@@ -101,27 +94,17 @@ def _threshold_and_choice() -> None:
     )
     with slider:
         memory_need.beside_the_slider()
-    choice.segmented_control(
-        "Path",
-        options=state.FORCED_CHOICES,
-        key=state.FORCED_DEVICE,
-        format_func={"auto": "auto", "cpu": "CPU", "gpu": "GPU"}.__getitem__,
-        required=True,
-        persist_state="session",
-        help="auto decides by the threshold; CPU and GPU force a path for runs started from this page.",
-    )
+    device = device_choice.render(choice)
+    # A container that is always there: what comes and goes must not move what stands below it.
+    with st.container(key="said_of_link"):
+        for said in (state.said_of_link(state.MIN_VRAM_MIB, threshold), state.said_of_link(state.FORCED_DEVICE, device)):
+            if said:
+                st.info(escaped(said), icon=":material/link_off:")
 
 
-def _build_warning(run: Decision, machine: Decision) -> None:
-    """Where the installed TensorFlow cannot follow the verdict, that is said here and not found out by a slow run."""
-    build = state.build()
-    if not build.installed:
+def _build_warning() -> None:
+    """Without TensorFlow no run starts. A build without GPU support is told of by the reason and by the second line."""
+    if not state.build().installed:
         st.warning(
             "No TensorFlow is installed here, so no run can start. Install it with the extra cpu or gpu.", icon=":material/download:"
-        )
-    elif machine.selected_device == "gpu" and run.selected_device == "cpu":
-        st.warning(
-            f"The TensorFlow installed here ({build.distribution} {build.version}) has no GPU support; "
-            "`make app TF=gpu` installs the build that can use this GPU.",
-            icon=":material/info:",
         )

@@ -14,13 +14,16 @@ from app.ui.palette import path_colour
 LINE_CHARACTERS = 32
 INK = {"light": "#17212b", "dark": "#e6edf3"}
 FAINT = {"light": "#9aa6b1", "dark": "#5d6b79"}
+PRESENT = "present"
+"""Key of the question whether there is a GPU."""
 LEAVES = {"cpu": "CPU path", "gpu": "GPU path", "auto": "by free memory"}
 
 
-def flow_chart(decision: Decision, theme: str = "light") -> str:
+def flow_chart(decision: Decision, theme: str = "light", *, gpu_unknown: bool = False) -> str:
     """Graphviz source: one node a question, leaves for the paths; what was not reached is faint.
 
-    `theme` is `light` or `dark`: the chart has no background of its own, so its ink must suit the page.
+    `theme` is `light` or `dark`: the chart has no background of its own, so its ink must suit the page. `gpu_unknown`: no GPU is known
+    because nobody could tell, which is written in place of the first question's *no*.
     """
     theme = theme if theme in INK else "light"
     lines = [
@@ -31,15 +34,19 @@ def flow_chart(decision: Decision, theme: str = "light") -> str:
         f'edge [fontname="Helvetica", fontsize=11, arrowsize=0.6, color="{FAINT[theme]}", fontcolor="{FAINT[theme]}"];',
     ]
     for question in _column(decision):
-        lines += _question(question, decision, theme)
+        lines += _question(question, decision, theme, "unknown" if gpu_unknown and question.key == PRESENT else "no")
     end_reached = decision.selected_device == "gpu"
     lines.append(_leaf("gpu", "gpu", end_reached))
     return "\n".join([*lines, "}"])
 
 
-def flow_chart_in_words(decision: Decision) -> str:
+def flow_chart_in_words(decision: Decision, *, gpu_unknown: bool = False) -> str:
     """The taken way as a sentence, for those who cannot see the chart."""
-    steps = [f"{question.text} {question.branch}" for question in decision.chart if question.branch]
+    steps = [
+        f"{question.text} {'unknown' if gpu_unknown and (question.key, question.branch) == (PRESENT, 'no') else question.branch}"
+        for question in decision.chart
+        if question.branch
+    ]
     return "; ".join([*steps, f"so {LEAVES[decision.selected_device]}"])
 
 
@@ -52,8 +59,8 @@ def _gpu_forced(decision: Decision) -> bool:
     return any(question.key == "usable" for question in decision.chart)
 
 
-def _question(question: Question, decision: Decision, theme: str) -> list[str]:
-    """The node, the way down the column and the way out of it."""
+def _question(question: Question, decision: Decision, theme: str, no: str) -> list[str]:
+    """The node, the way down the column and the way out of it. `no` is the word for that answer."""
     colour = path_colour(decision.selected_device)
     name, leaf = _name(question.key), f"leave_{_name(question.key)}"
     forced = question.key == "forced" and not _gpu_forced(decision)
@@ -61,18 +68,19 @@ def _question(question: Question, decision: Decision, theme: str) -> list[str]:
     leads_to = "auto" if question.key == "forced" and not forced else "cpu"
     look = f', color="{colour}", fontcolor="{INK[theme]}", penwidth=1.6' if question.branch else ""
     target = _name(question.no_leads_to if forced else question.yes_leads_to)
+    way_out = _edge(name, leaf, no if out == "no" else out, question.branch == out, colour, "weight=1")
     return [
         f"{name} [label={_text(question.text)}, tooltip={_text(question.answer or 'not reached')}, group=spine{look}];",
-        _edge(name, target, down, question.branch, colour, "weight=9"),
+        _edge(name, target, down, down == question.branch, colour, "weight=9"),
         *([] if forced and question.branch != "yes" else [_leaf(leaf, leads_to, question.branch == out)]),
-        *([] if forced and question.branch != "yes" else [_edge(name, leaf, out, question.branch, colour, "weight=1")]),
+        *([] if forced and question.branch != "yes" else [way_out]),
         "" if forced and question.branch != "yes" else f"{{rank=same; {name}; {leaf};}}",
     ]
 
 
-def _edge(start: str, end: str, branch: str, taken: str | None, colour: str, rest: str) -> str:
-    look = f'color="{colour}", fontcolor="{colour}", penwidth=2.2, ' if branch == taken else ""
-    return f'{start} -> {end} [label=" {branch} ", {look}{rest}];'
+def _edge(start: str, end: str, words: str, taken: bool, colour: str, rest: str) -> str:
+    look = f'color="{colour}", fontcolor="{colour}", penwidth=2.2, ' if taken else ""
+    return f'{start} -> {end} [label=" {words} ", {look}{rest}];'
 
 
 def _leaf(name: str, path: str, chosen: bool) -> str:

@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.core.device_policy import Decision
 from app.core.facts import CpuFacts, GpuFacts
+from app.core.words import counted
 from app.runs.table import active_runs
 from app.ui import format as fmt
 from app.ui import state
@@ -17,6 +18,7 @@ ACTIVE_REFRESH_S = 2.0
 
 def render() -> None:
     """Title, machine and path on one line; a thin progress line under it while a run is going on. All of it follows the machine."""
+    state.remember_link()
     fragment(_render, run_every=ACTIVE_REFRESH_S)()
 
 
@@ -31,12 +33,14 @@ def _render() -> None:
 
 
 def machine_line(cpu: CpuFacts, gpu: GpuFacts) -> str:
-    """`AMD EPYC, 2 usable cores, no NVIDIA GPU`."""
+    """`AMD EPYC, 2 usable cores, no NVIDIA GPU`; *no* only where that is known."""
     name = " ".join((cpu.name or f"{cpu.architecture} processor").replace("(R)", "").replace("(TM)", "").replace("(tm)", "").split())
-    cores = f"{cpu.usable_cores} usable core{'s' if cpu.usable_cores != 1 else ''}"
+    cores = counted(cpu.usable_cores, "usable core")
     boards = [found for found in gpu.gpus if found.mig is None or found.mig == "parent"]
     if not boards:
-        return f"{name}, {cores}, " + ("looking for GPUs …" if gpu is state.STILL_LOOKING else "no NVIDIA GPU")
+        if gpu is state.STILL_LOOKING:
+            return f"{name}, {cores}, looking for GPUs …"
+        return f"{name}, {cores}, {'GPU status unknown' if state.gpu_status_unknown(gpu) else 'no NVIDIA GPU'}"
     kinds = list(dict.fromkeys(board.name for board in boards))
     return f"{name}, {cores}, {' and '.join(f'{sum(board.name == kind for board in boards)} × {kind}' for kind in kinds)}"
 

@@ -13,6 +13,7 @@ from app.core.device_policy import Decision, Question, after_start
 from app.core.errors import AppError
 from app.core.facts import CpuFacts
 from app.core.words import counted
+from app.runs.bench_folder import list_benches
 from app.runs.proofs import Proof, newest_proof, start_proof
 from app.ui import format as fmt
 from app.ui import state
@@ -24,6 +25,7 @@ from app.ui.palette import path_badge
 START = "proof_start"
 SAID = "_proof_said"
 POLL_S = 1.0
+MEASURING = "*Measure* is at work, and nothing else may compute beside it. This can be started once it has ended."
 YES_NO = {True: "yes", False: "no", None: "not known"}
 
 
@@ -31,15 +33,26 @@ def render() -> None:
     """Draw the section: the button, then the newest proof, also one that another visitor started."""
     proof = newest_proof(state.runs_dir())
     running = proof is not None and proof.state == "running"
+    measuring = not running and _measuring()
     words, button = st.columns([4, 1], vertical_alignment="center")
     words.markdown(
         "Brings TensorFlow up in a process of its own, as a run would, and reads back what it really used: devices, threads, and from "
         "oneDNN's own lines the kernels and the instruction set. Then tries the ways to set threads, each in another process. "
         "Takes about half a minute."
     )
-    button.button("Prove it", key=START, type="primary", icon=":material/verified:", width="stretch", disabled=running, on_click=_start)
+    button.button(
+        "Prove it",
+        key=START,
+        type="primary",
+        icon=":material/verified:",
+        width="stretch",
+        disabled=running or measuring,
+        on_click=_start,
+    )
     if said := st.session_state.pop(SAID, None):
         st.error(escaped(said), icon=":material/error:")
+    if measuring:
+        fragment(_while_measuring, run_every=POLL_S)()
     if proof is None:
         st.caption("Nothing has been proven here yet.")
     elif running:
@@ -48,7 +61,19 @@ def render() -> None:
         _ended(proof)
 
 
+def _measuring() -> bool:
+    return any(bench.status.live for bench in list_benches(state.runs_dir()))
+
+
+def _while_measuring() -> None:
+    if not _measuring():
+        st.rerun()
+    st.info(MEASURING, icon=":material/hourglass_top:")
+
+
 def _start() -> None:
+    if _measuring():  # started by another visitor since this page was drawn
+        return
     try:
         start_proof(state.runs_dir(), min_vram_mib=state.min_vram_mib(), device=state.forced_device())
     except AppError as error:

@@ -72,8 +72,8 @@ def confirm(opener: Locator, button: Locator, gone: Locator) -> None:
 
 
 def escape(page: Page) -> None:
-    """Close the dialog by its key. A button that is still working gives the focus up, and until the dialog has it no key arrives: then, as a
-    person does, by a click on its heading first."""
+    """Close the dialog by its key. A button that is still working gives the focus up, and until the dialog has it no key arrives:
+    then, as a person does, by a click on its heading first."""
     dialog = page.get_by_role("dialog")
     for _ in range(5):
         with contextlib.suppress(AssertionError, PlaywrightError):

@@ -156,6 +156,20 @@ def test_a_moved_threshold_survives_a_reload_on_another_tab(page: Page, tmp_path
         expect(page.get_by_test_id("stSliderThumbValue").first).to_have_text("1984")
 
 
+def test_one_gpu_forced_and_a_paused_panel_survive_a_reload(page: Page, tmp_path: Path) -> None:
+    with running_dashboard({**smi_environment(tmp_path, "A31"), **GPU_BUILD}, tmp_path) as server:
+        page.goto(server.url)
+        page.locator(".st-key-device input").click()
+        page.get_by_role("option", name=re.compile("^GPU 2 ")).click()
+        page.wait_for_url("**device=2**")
+        page.get_by_text("paused", exact=True).click()
+        page.wait_for_url("**refresh_s=paused**")
+        page.reload()
+        expect(page.locator(".st-key-verdict")).to_contain_text("is forced. Auto would say:")
+        expect(page.locator(".st-key-device input")).to_have_value(re.compile("^GPU 2 "))
+        expect(page.get_by_role("radio", name="paused")).to_be_checked()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_the_page(page: Page, tmp_path: Path, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]

@@ -28,8 +28,20 @@ def test_used_and_free_add_up_to_the_total_and_the_line_stands_at_the_threshold(
 
 def test_a_gpu_without_figures_gets_no_bar_and_a_threshold_beyond_the_total_no_line() -> None:
     figure = charts.memory_bars([FULL, UNIFIED], 99999)
-    assert list(figure.data[0].y) == ["GPU 0 · A30"]
+    assert list(figure.layout.yaxis.ticktext) == ["GPU 0 · A30"]
     assert not figure.layout.shapes
+
+
+def test_slices_of_one_profile_have_a_bar_each_and_long_names_leave_room_for_bars() -> None:
+    slices = [Gpu(0, f"MIG-{name}", "NVIDIA A100 MIG 1g.5gb", 4864, free, mig="1g.5gb") for name, free in (("a", 4000), ("b", 1000))]
+    long = Gpu(1, "GPU-c", "NVIDIA GeForce RTX 4060 Laptop GPU with a very very long marketing name", 8192, 5000)
+    figure = charts.memory_bars([*slices, long], 2048)
+    assert list(figure.data[1].x) == [4000, 1000, 5000]
+    assert len(set(figure.data[1].y)) == 3
+    assert max(len(label) for label in figure.layout.yaxis.ticktext) <= charts.LONGEST_LABEL
+    assert not figure.layout.showlegend, "a legend would be stacked over the bars"
+    assert all(word in figure.layout.title.text for word in ("used", "free", "threshold 2048 MiB"))
+    assert figure.data[1].customdata[2] == charts.gpu_label(long)
 
 
 def test_history_has_a_series_for_cpu_ram_and_each_gpu_in_percent() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from app.cae.config import make_config
 from app.core.device_policy import after_start, decide
 from app.core.facts import CpuFacts, Gpu, GpuFacts
 from app.core.machines import simulated_machines
+from app.runs.processes import mark
 from app.ui import memory_need, state
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,9 +33,10 @@ def _fresh_caches() -> Iterator[None]:
     st.cache_resource.clear()
 
 
-def _open(section: str) -> AppTest:
+def _open(section: str, **query: str) -> AppTest:
     app = AppTest.from_file(str(ROOT / "app/dashboard.py"), default_timeout=30)
-    app.query_params["section"] = section
+    for name, value in {"section": section, **query}.items():
+        app.query_params[name] = value
     app.run()
     assert not app.exception
     return app
@@ -72,8 +75,43 @@ def test_a_described_machine_follows_its_sliders() -> None:
     app.slider(key="what_if_free").set_value(1024).run()
     assert "has only 1024 MiB free" in _words(app)
     app.slider(key="what_if_gpus").set_value(0).run()
-    app.toggle(key="what_if_avx2").set_value(False).run()
+    app.selectbox(key="what_if_isa").set_value("AVX").run()
     assert "Using the CPU path." in _words(app)
+    assert "CPU · AVX through oneDNN" in _words(app)
+    app.slider(key="what_if_cores").set_value(1).run()
+    assert "1 usable core." in _words(app)
+
+
+def test_a_described_cpu_that_cannot_start_tensorflow_is_warned_of() -> None:
+    app = _open("What if this were …", what_if="A machine of your own", what_if_gpus="0", what_if_isa="none of them")
+    none = dict.fromkeys(state.cpu().features, False) | {"sse4_2": True}
+    warnings = decide(GpuFacts(), CpuFacts("Described CPU", "x86_64", none, usable_cores=8)).warnings
+    assert warnings
+    assert all(warning in _words(app) for warning in warnings)
+
+
+def test_a_described_machine_stands_in_the_link_and_its_free_memory_ends_at_the_total() -> None:
+    app = _open(
+        "What if this were …",
+        what_if="A machine of your own",
+        what_if_total="4096",
+        what_if_free="1500",
+        what_if_cores="12",
+        what_if_build="cpu",
+    )
+    assert (app.slider(key="what_if_free").value, app.slider(key="what_if_free").max) == (1500, 4096)
+    assert app.slider(key="what_if_cores").value == 12
+    assert not app.toggle(key="what_if_build").value
+    app.slider(key="what_if_free").set_value(3968).run()
+    app.slider(key="what_if_total").set_value(2048).run()
+    assert (app.slider(key="what_if_free").value, app.slider(key="what_if_free").max) == (2048, 2048)
+    linked = {name: str(value[0] if isinstance(value, list) else value) for name, value in app.query_params.items()}
+    assert linked["what_if_free"] == linked["what_if_total"] == "2048"
+    assert linked["what_if_build"] == "cpu"
+    assert "what_if_gpus" not in linked
+    odd = _open("What if this were …", what_if="A machine of your own", what_if_gpus="99", what_if_total="many", what_if_isa="MMX")
+    assert (odd.slider(key="what_if_gpus").value, odd.slider(key="what_if_total").value) == (4, 8192)
+    assert odd.selectbox(key="what_if_isa").value == "AVX2"
 
 
 def test_memory_needed_names_what_fits_each_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -174,6 +212,17 @@ def test_a_proof_that_failed_says_so_and_can_be_tried_again(tmp_path: Path) -> N
     app = _open("Prove it")
     assert "Something went wrong." in _words(app)
     assert not app.button(key="proof_start").disabled
+
+
+def test_nothing_can_be_proven_beside_a_measurement(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/bench/20260101-120000-abcd"
+    folder.mkdir(parents=True)
+    own = asdict(mark(os.getpid()) or pytest.fail("this process has no mark"))
+    status = {"run_id": folder.name, "state": "running", "pid": own["pid"], "pid_started": own["started"], "pid_token": own["token"]}
+    (folder / "progress.json").write_text(json.dumps({**status, "host": own["host"]}), encoding="utf-8")
+    app = _open("Prove it")
+    assert app.button(key="proof_start").disabled
+    assert "Measure* is at work, and nothing else may compute beside it" in _words(app)
 
 
 def test_nothing_proven_yet() -> None:

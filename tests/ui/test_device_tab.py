@@ -12,8 +12,9 @@ from fake_machine import smi_environment
 from streamlit.testing.v1 import AppTest
 
 from app.core.facts import Gpu, GpuFacts
+from app.core.gpu_trouble import trouble
 from app.core.tf_build import TensorFlowBuild, tensorflow_build
-from app.ui import state
+from app.ui import device_choice, state
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,7 +92,8 @@ def test_verdict_chart_and_badge_agree_about_the_build(
     assert len(taken) == 2, "the header's and the verdict's"
     assert re.findall(r'label="(\w+) path", style="rounded,filled"', chart) == [path]
     assert ("has no GPU support" in words) == (not has_gpu)
-    assert ("with a TensorFlow that supports GPUs" in words) == (not has_gpu)
+    assert words.count("has no GPU support") == (not has_gpu), "once is enough"
+    assert ("after `make app TF=gpu`: GPU" in words) == (not has_gpu)
 
 
 def test_forcing_a_path_says_so_and_what_auto_would_have_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,6 +102,93 @@ def test_forcing_a_path_says_so_and_what_auto_would_have_said(monkeypatch: pytes
     words = _words(_open(device="cpu"))
     assert "The CPU is forced." in words
     assert "Auto would say: GPU" in words
+
+
+def _four(monkeypatch: pytest.MonkeyPatch, gpus: int = 4) -> None:
+    """Four free GPUs, of which the third has least memory, and a TensorFlow that can use them."""
+    boards = tuple(
+        Gpu(index, f"GPU-0000000{index}-aaaa", "NVIDIA RTX A4000", 16376, 15000 - 100 * (index == 2), compute_capability=(8, 6))
+        for index in range(gpus)
+    )
+    facts = GpuFacts(gpus=boards, source="nvml")
+    monkeypatch.setattr(state, "gpu", lambda: facts)
+    monkeypatch.setattr(state, "tensorflow_build", lambda: TensorFlowBuild(True, "2.21.0", "tensorflow", has_gpu=True))
+
+
+def test_each_of_several_gpus_can_be_forced_and_stays_in_the_link(monkeypatch: pytest.MonkeyPatch) -> None:
+    _four(monkeypatch)
+    app = _open()
+    assert list(app.selectbox(key="device").options) == ["auto", "CPU", "GPU", *(f"GPU {index} · RTX A4000" for index in range(4))]
+    app.selectbox(key="device").set_value("2").run()
+    words = _words(app)
+    assert "GPU 2 'NVIDIA RTX A4000' is forced." in words
+    assert "Auto would say: GPU 0" in words
+    assert app.query_params["device"] in ("2", ["2"])
+    assert state.run_decision("2").gpu == state.gpu().gpus[2]
+
+
+@pytest.mark.parametrize("named", ["2", "GPU-00000002-aaaa", "gpu-00000002"])
+def test_a_link_names_one_gpu_by_index_or_uuid_for_all_tabs(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _four(monkeypatch)
+    app = _open(device=named)
+    assert "GPU 2 'NVIDIA RTX A4000' is forced." in _words(app)
+    assert app.selectbox(key="device").value == "2"
+    cae = _open(device=named, tab="Keras CAE")
+    path = str(cae.selectbox(key="cae_path").options[0])
+    assert path == f"Path: as on the Device tab ({state.device_in_words(named)})"
+    assert "GPU NVIDIA RTX A4000" in _words(cae)
+
+
+@pytest.mark.parametrize("gpus", [1, 4])
+def test_a_link_to_a_gpu_that_is_not_there_says_so(gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    _four(monkeypatch, gpus)
+    app = _open(device="7")
+    words = _words(app)
+    assert "A GPU is forced (7), but it cannot be used. No GPU matches '7'" in words
+    assert app.selectbox(key="device").value == "7"
+    app.selectbox(key="device").set_value("auto").run()
+    assert "is forced" not in _words(app)
+
+
+def test_a_link_to_no_device_at_all_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    _four(monkeypatch, 1)
+    assert "The link asks for the path 'tpu'; expected auto, cpu, gpu" in _words(_open(device="tpu"))
+    assert "The link asks" not in _words(_open(device="CPU"))
+
+
+def test_slices_of_one_profile_are_told_apart() -> None:
+    parent = Gpu(0, "GPU-a", "NVIDIA A100", mig="parent")
+    slices = [
+        Gpu(0, f"MIG-{name}-5000", "NVIDIA A100 MIG 1g.5gb", mig="1g.5gb", mig_parent_uuid="GPU-a") for name in ("aaaaaaaa", "bbbbbbbb")
+    ]
+    offered = device_choice.choices([parent, *slices])
+    assert list(offered) == ["auto", "cpu", "gpu", "MIG-aaaaaaaa-5000", "MIG-bbbbbbbb-5000"]
+    assert len(set(offered.values())) == 5
+
+
+def test_a_look_that_found_nothing_out_is_unknown_and_not_no(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A driver that does not answer; against it a machine where NVML says that there is none, and one without any tool."""
+    hung = GpuFacts(no_gpu_because=trouble("timeout", "nvidia-smi", seconds=5.0).sentence, problems=("nvidia-smi timed out after 5 s.",))
+    none = trouble("none", "NVML", detail="No devices").sentence
+    for facts, said, edge in (
+        (hung, "GPU status unknown", "unknown"),
+        (GpuFacts(no_gpu_because=none, problems=(none,)), "no NVIDIA GPU", "no"),
+        (GpuFacts(no_gpu_because="no nvidia-smi and no NVML: VRAM cannot be checked."), "no NVIDIA GPU", "no"),
+    ):
+        monkeypatch.setattr(state, "gpu", lambda facts=facts: facts)
+        app = _open()
+        assert said in _words(app)
+        assert f'q_present -> leave_q_present [label=" {edge} "' in str(app.get("graphviz_chart")[0].proto.spec)
+
+
+def test_a_paused_panel_stays_paused_after_a_reload() -> None:
+    app = _open()
+    assert "refresh_s" not in app.query_params
+    app.button_group(key="refresh_s").set_value("paused").run()
+    assert app.query_params["refresh_s"] in ("paused", ["paused"])
+    assert _open(refresh_s="paused").session_state["refresh_s"] == "paused"
+    assert _open(refresh_s="5").session_state["refresh_s"] == "5 s"
+    assert _open(refresh_s="never").session_state["refresh_s"] == "1 s"
 
 
 def test_every_gpu_stands_in_the_table(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -152,9 +241,28 @@ def test_a_threshold_beyond_the_slider_is_clamped_and_not_lost(monkeypatch: pyte
     assert (app.slider(key="min_vram_mib").value, app.slider(key="min_vram_mib").max) == (4096, 4096)
 
 
-@pytest.mark.parametrize("nonsense", ["-5", "many", "1e9", ""])
-def test_a_link_with_nonsense_falls_back_to_the_default(nonsense: str) -> None:
-    assert _open(min_vram_mib=nonsense).slider(key="min_vram_mib").value == 2048
+@pytest.mark.parametrize("nonsense", ["-5", "abc", "1e3", "3000.7", "9" * 5000])
+def test_a_link_with_nonsense_falls_back_to_the_default_and_says_so(nonsense: str) -> None:
+    app = _open(min_vram_mib=nonsense)
+    assert app.slider(key="min_vram_mib").value == 2048
+    assert f"The link asks for a threshold of '{nonsense[:8]}" in _words(app)
+    assert "2048 MiB is used." in _words(app)
+    app.run()
+    assert "The link asks" in _words(app)
+    app.slider(key="min_vram_mib").set_value(1984).run()
+    assert "The link asks" not in _words(app)
+
+
+def test_a_link_beyond_the_slider_says_what_is_used() -> None:
+    app = _open(min_vram_mib="999999")
+    highest = int(app.slider(key="min_vram_mib").max or 0)
+    said = f"The link asks for a threshold of 999999 MiB, more than the slider offers here; {highest} MiB is used."
+    assert said in _words(app)
+    app.run()
+    assert said in _words(app)
+    app.slider(key="min_vram_mib").set_value(1984).run()
+    assert "The link asks" not in _words(app)
+    assert "The link asks" not in _words(_open(min_vram_mib="512"))
 
 
 def test_the_dashboard_process_has_not_imported_tensorflow() -> None:

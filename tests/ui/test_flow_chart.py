@@ -52,6 +52,14 @@ def test_no_gpu_leaves_at_the_first_question_and_what_follows_is_faint() -> None
     assert [start for start, _ in _taken(source)] == ["q_forced", "q_present"]
 
 
+def test_where_nobody_could_tell_the_first_question_is_answered_by_unknown() -> None:
+    decision = decide(GpuFacts(problems=("nvidia-smi timed out after 5 s.",)), CPU, 2048)
+    source = flow_chart(decision, gpu_unknown=True)
+    assert 'q_present -> leave_q_present [label=" unknown "' in source
+    assert _taken(source) == _taken(flow_chart(decision))
+    assert "Is there an NVIDIA GPU? unknown" in flow_chart_in_words(decision, gpu_unknown=True)
+
+
 def test_a_forced_cpu_leads_straight_to_it() -> None:
     source = flow_chart(decide(_facts(3200), CPU, 2048, device="cpu"))
     assert _taken(source) == [("q_forced", "leave_q_forced")]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,8 @@ import streamlit as st
 from streamlit.testing.v1 import AppTest
 
 from app.runs.bench_folder import list_benches
+from app.runs.bench_sentences import BUSY_MACHINE
+from app.runs.processes import mark
 from app.ui import state
 from app.ui.measure import speed_bars
 
@@ -44,7 +48,7 @@ def _point(name: str, label: str, **values: Any) -> dict[str, Any]:
     }
 
 
-def _write_bench(runs_dir: Path, others: float = 3.0) -> None:
+def _write_bench(runs_dir: Path, others: float = 3.0, *, rounds: bool = True, state: str = "finished", notes: Sequence[str] = ()) -> None:
     folder = runs_dir / "bench" / BENCH_ID
     folder.mkdir(parents=True)
     points = [
@@ -54,16 +58,19 @@ def _write_bench(runs_dir: Path, others: float = 3.0) -> None:
     ]
     result = {
         "bench_id": BENCH_ID,
-        "state": "finished",
+        "state": state,
         "created": "2026-01-01T12:00:00+00:00",
         "ended": "2026-01-01T12:05:00+00:00",
         "rounds": 3,
         "options": {"image_size": 128, "batch_size": 16, "channels": "grey", "steps": 12},
-        "machine": {"cpu": "A CPU", "usable_cores": 2, "gpus": [], "tensorflow": "2.21.0"},
+        "machine": {"cpu": "A CPU", "usable_cores": 1, "gpus": [], "tensorflow": "2.21.0"},
         "points": points,
-        "notes": [],
+        "notes": list(notes),
     }
-    status = {"run_id": BENCH_ID, "state": "finished", "created": "2026-01-01T12:00:00+00:00", "ended": "2026-01-01T12:05:00+00:00"}
+    if not rounds:
+        for point in points:
+            point["rounds"] = []
+    status = {"run_id": BENCH_ID, "state": state, "created": "2026-01-01T12:00:00+00:00", "ended": "2026-01-01T12:05:00+00:00"}
     (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
     (folder / "progress.json").write_text(json.dumps(status), encoding="utf-8")
     (folder / "options.json").write_text("{}", encoding="utf-8")
@@ -78,7 +85,7 @@ def _open() -> AppTest:
 
 
 def _table(app: AppTest) -> Any:
-    return next(frame.value for frame in app.dataframe if "× slowest" in frame.value).set_index("path")
+    return next(table.value for table in app.table if "× slowest" in table.value)
 
 
 def test_a_result_is_shown_with_median_spread_speed_up_and_what_is_missing(tmp_path: Path) -> None:
@@ -92,8 +99,36 @@ def test_a_result_is_shown_with_median_spread_speed_up_and_what_is_missing(tmp_p
 
 @pytest.mark.parametrize(("others", "warned"), [(3.0, False), (60.0, True)])
 def test_a_noisy_machine_is_said(tmp_path: Path, others: float, warned: bool) -> None:
-    _write_bench(tmp_path / "runs", others)
-    assert any("Measure again on a quiet machine" in str(warning.value) for warning in _open().warning) == warned
+    _write_bench(tmp_path / "runs", others, notes=[BUSY_MACHINE.format(percent=others), "Another note."])
+    app = _open()
+    assert any("Measure again on a quiet machine" in str(warning.value) for warning in app.warning) == warned
+    captions = " ".join(str(caption.value) for caption in app.caption)
+    assert ("Other processes kept" in captions) != warned, "said once"
+    assert "Another note." in captions
+
+
+def test_a_benchmark_without_any_round_shows_a_sentence_and_no_empty_charts(tmp_path: Path) -> None:
+    _write_bench(tmp_path / "runs", rounds=False, state="cancelled")
+    app = _open()
+    assert any("No round of any point has ended" in str(text.value) for text in app.markdown)
+    assert not app.get("plotly_chart")
+    assert set(_table(app)["training, images/s"]) == {"–", "not available"}
+
+
+def test_one_core_is_one_core(tmp_path: Path) -> None:
+    _write_bench(tmp_path / "runs")
+    assert any("1 usable core, no NVIDIA GPU" in str(caption.value) for caption in _open().caption)
+
+
+def test_nothing_is_measured_beside_a_proof(tmp_path: Path) -> None:
+    folder = tmp_path / "runs/proofs/20260101-000000-aaaa"
+    folder.mkdir(parents=True)
+    own = mark(os.getpid())
+    assert own
+    (folder / "request.json").write_text(json.dumps({"started": time.time(), "process": asdict(own)}), encoding="utf-8")
+    app = _open()
+    assert app.button(key="bench_start").disabled
+    assert any("Prove it" in str(info.value) for info in app.info)
 
 
 def test_nothing_measured_yet(tmp_path: Path) -> None:
@@ -118,7 +153,11 @@ def test_start_and_cancel_from_the_page(tmp_path: Path) -> None:
     assert len(benches) == 1
     assert app.button(key="bench_start").disabled
     app.button(key="bench_cancel").click().run()
+    assert not app.error, "a cancel that does what it says is no error"
     end = time.monotonic() + 60
     while list_benches(tmp_path / "runs")[0].state in ("queued", "running") and time.monotonic() < end:
         time.sleep(0.1)
     assert list_benches(tmp_path / "runs")[0].state == "cancelled"
+    app.run()
+    assert not app.error
+    assert not any("A second cancel" in str(info.value) for info in app.info)
