@@ -91,6 +91,7 @@ def _one_run(run_id: str, runs: pd.DataFrame) -> None:
     if status.live:
         cae_live.render(folder, colour)
     else:
+        state.keep_drawn_run(folder, status.state)
         cae_results.render(folder, status, colour)
 
 

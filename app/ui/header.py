@@ -19,10 +19,13 @@ ACTIVE_REFRESH_S = 2.0
 def render() -> None:
     """Title, machine and path on one line; a thin progress line under it while a run is going on. All of it follows the machine."""
     state.remember_link()
+    state.keep_drawn_run(None)  # until this page has drawn one
     fragment(_render, run_every=ACTIVE_REFRESH_S)()
 
 
 def _render() -> None:
+    if state.drawn_run_changed():
+        st.rerun()
     title, path = st.columns([3, 2], vertical_alignment="bottom")
     with title:
         st.title("Twopath", anchor=False)

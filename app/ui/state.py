@@ -20,7 +20,7 @@ from app.core.facts import CpuFacts, GpuFacts
 from app.core.gpu_trouble import SENTENCES
 from app.core.live import LiveSampler, Sample
 from app.core.tf_build import TensorFlowBuild, tensorflow_build
-from app.runs.folder import default_runs_dir
+from app.runs.folder import RunFolder, default_runs_dir
 from app.ui.format import shortened
 
 TAB = "tab"
@@ -29,6 +29,7 @@ FORCED_DEVICE = "device"
 REFRESH_S = "refresh_s"
 SELECTED_RUN = "run"
 COMPARED_RUNS = "runs"
+_DRAWN_RUN = "_drawn_run"
 
 UPLOADS_FOLDER = ".uploads"
 """Below the folder of runs, hidden from the list of runs: what was uploaded must be there as long as a run may read it."""
@@ -219,6 +220,17 @@ def hold(key: str, value: object, shape: object) -> None:
     """
     if key not in st.session_state or (st.session_state[key], st.session_state.get(f"_shape_{key}")) != (value, shape):
         st.session_state[key], st.session_state[f"_shape_{key}"] = value, shape
+
+
+def keep_drawn_run(folder: RunFolder | None, run_state: str = "") -> None:
+    """Remember which ended run the page shows, and in which state: resumed or deleted by somebody else it is drawn anew."""
+    st.session_state[_DRAWN_RUN] = None if folder is None else (folder, run_state)
+
+
+def drawn_run_changed() -> bool:
+    """Whether the ended run that the page shows is in another state by now, or gone."""
+    drawn = st.session_state.get(_DRAWN_RUN)
+    return drawn is not None and drawn[0].status().state != drawn[1]
 
 
 def runs_dir() -> Path:

@@ -16,7 +16,7 @@ from dashboard_server import Server, press_until, running_dashboard, start_serve
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from app.runs.folder import RunFolder, load_history
-from app.runs.keeping import run_folders
+from app.runs.keeping import delete_run, run_folders
 from app.runs.launch import cancel_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -92,6 +92,15 @@ def test_two_visitors_share_the_runs_and_nothing_else(page: Page, other: Page, t
         for visitor in (page, other):
             expect(_badge(visitor, "cancelled")).to_be_visible()
         assert _the_run(tmp_path).status().state == "cancelled"
+        other.get_by_role("button", name="Resume").click()
+        for visitor in (other, page):
+            expect(visitor.get_by_role("button", name="Cancel")).to_be_visible()
+        cancel_run(_the_run(tmp_path))
+        for visitor in (page, other):
+            expect(_badge(visitor, "cancelled")).to_be_visible()
+        delete_run(_the_run(tmp_path))
+        for visitor in (page, other):
+            expect(visitor.get_by_text("No runs yet")).to_be_visible()
 
 
 @pytest.mark.usefixtures("_no_run_stays")
