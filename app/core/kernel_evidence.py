@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from app.core.words import counted
 
@@ -141,3 +142,9 @@ def _note(fields: list[str], information: dict[str, str]) -> None:
             name, colon, value = field.partition(":")
             if colon:
                 information.setdefault(name, value.strip())
+
+
+def threads_in_words(evidence: dict[str, Any]) -> str:
+    """`2 threads`; what oneDNN counts where no convolution ran in it says nothing about those that did run (measured)."""
+    by_onednn = any(kernel["primitive"] in CONVOLUTIONS for kernel in evidence.get("kernels", ()))
+    return counted(evidence.get("threads"), "thread") if by_onednn else "TensorFlow's own threads"

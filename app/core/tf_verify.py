@@ -18,14 +18,13 @@ from app.core import tf_device, tf_readback
 from app.core.cpu_probe import cpu_facts
 from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.facts import CpuFacts
-from app.core.kernel_evidence import CONVOLUTIONS, parse_onednn_verbose
+from app.core.kernel_evidence import parse_onednn_verbose, threads_in_words
 from app.core.profile import HardwareProfile
 from app.core.tf_build import TensorFlowBuild, tensorflow_build
 from app.core.tf_failures import last_telling_line
 from app.core.tf_log import catch_descriptor
 from app.core.tf_settings import onednn_wanted
 from app.core.tf_trial import Trial, run_trial, trial_environment
-from app.core.words import counted
 
 _THREAD_VARIABLES = ("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS", "OMP_NUM_THREADS")
 
@@ -216,9 +215,7 @@ def _kernels_text(profile: dict[str, Any]) -> list[str]:
     if len(rows) == 1:
         return ["  none reported"]
     head = f"  {evidence['version'] or 'oneDNN'}, instruction set: {evidence['isa'] or '–'}, "
-    by_onednn = any(kernel["primitive"] in CONVOLUTIONS for kernel in evidence["kernels"])
-    threads = counted(evidence["threads"], "thread") if by_onednn else "TensorFlow's own threads"
-    return [f"{head}{threads}, runtime {evidence['runtime'] or '–'}", *_table(rows)]
+    return [f"{head}{threads_in_words(evidence)}, runtime {evidence['runtime'] or '–'}", *_table(rows)]
 
 
 def _ways_text(ways: tuple[ThreadWay, ...]) -> list[str]:

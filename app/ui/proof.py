@@ -12,7 +12,7 @@ import streamlit as st
 from app.core.device_policy import Decision, Question, after_start
 from app.core.errors import AppError
 from app.core.facts import CpuFacts
-from app.core.words import counted
+from app.core.kernel_evidence import threads_in_words
 from app.runs.bench_folder import list_benches
 from app.runs.proofs import Proof, newest_proof, start_proof
 from app.ui import format as fmt
@@ -163,7 +163,7 @@ def _kernels(profile: dict[str, Any]) -> None:
     )
     st.caption(
         f"{escaped(str(evidence.get('version') or 'oneDNN'))}: {escaped(str(evidence.get('isa') or 'unknown instruction set'))}, "
-        f"{counted(evidence.get('threads'), 'thread')}, {escaped(str(evidence.get('runtime') or 'unknown'))} runtime."
+        f"{threads_in_words(evidence)}, {escaped(str(evidence.get('runtime') or 'unknown'))} runtime."
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.core.kernel_evidence import Kernel, KernelEvidence, parse_onednn_verbose, short_instruction_set
+from app.core.kernel_evidence import Kernel, KernelEvidence, parse_onednn_verbose, short_instruction_set, threads_in_words
 
 RECORDED = Path(__file__).resolve().parent.parent / "data" / "onednn"
 
@@ -103,3 +103,10 @@ def test_other_output_and_cut_lines_are_passed_over() -> None:
 def test_no_text_makes_the_parser_raise(text: str) -> None:
     evidence = parse_onednn_verbose(text)
     assert all(kernel.count > 0 for kernel in evidence.kernels)
+
+
+def test_the_threads_of_convolutions_outside_onednn_are_not_those_that_onednn_counts() -> None:
+    inside = {"threads": 2, "kernels": [{"primitive": "convolution"}]}
+    assert threads_in_words(inside) == "2 threads"
+    assert threads_in_words({**inside, "threads": 1}) == "1 thread"
+    assert threads_in_words({"threads": 2, "kernels": [{"primitive": "matmul"}]}) == "TensorFlow's own threads"
