@@ -1,9 +1,10 @@
 """Detection quality of the autoencoder on the real sets at hand, beside two baselines computed in the same run.
 
-    python benchmarks/quality.py [--set elpv-mono …] [--seeds 0 1] [--preset recommended] [--write docs/quality.md]
+    python benchmarks/quality.py [--set elpv-mono …] [--seeds 0 1] [--option optimizer=muon …] [--write docs/quality.md]
 
 Each training is a process of its own, as from the page or the command line. The baselines see the same pictures and the same split, and
-are scored with the same rule R (calibration per pixel, mean of the top 1 %) as the autoencoder's error maps:
+are scored with rule R (calibration per pixel, mean of the top 1 % of the map itself), as the autoencoder's error maps are in the second
+column:
 
 - *mean picture*: each picture against the mean of the training pictures;
 - *PCA-128*: each picture against its projection on the first 128 principal components of the training pictures.
@@ -62,11 +63,16 @@ def _aupimo(maps: np.ndarray, masks: np.ndarray) -> float | None:
         return None
 
 
+def rule_r(config: CaeConfig) -> scoring.ScoringRule:
+    """Score R: the map itself is pooled."""
+    return scoring.ScoringRule.of(config.model_copy(update={"background_sigma": 0.0}))
+
+
 def baseline(pictures: Pictures, config: CaeConfig, reconstruct: Callable[[Floats], Floats]) -> Figures:
     """A reconstruction in place of the network's, scored as the pipeline scores: same split, same rule R."""
     train, held_out = split_validation(pictures.rows, config.val_fraction, config.seed)
     test = np.flatnonzero(pictures.rows["split"].to_numpy() == "test")
-    rule, clock = scoring.ScoringRule.of(config), Throughput()
+    rule, clock = rule_r(config), Throughput()
 
     def nothing(_done: int) -> None:
         """No progress is shown."""
@@ -100,7 +106,9 @@ def baselines(config: CaeConfig) -> dict[str, Figures]:
 
 def trained(config: CaeConfig, runs_dir: Path) -> dict[str, Any]:
     """Figures of a training in a process of its own, as JSON types, with those of its maps pooled by score R alone."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in config.model_dump(exclude_unset=True).items() if value is not None]
+    given = {name: value for name, value in config.model_dump(exclude_unset=True).items() if value is not None}
+    words = {True: "yes", False: "no"}
+    options = [f"--{name.replace('_', '-')}={words[value] if isinstance(value, bool) else value}" for name, value in given.items()]
     command = [sys.executable, "-m", "app.main", "cae", "--json", "--runs-dir", str(runs_dir), *options]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     told = json.loads(ended.stdout)
@@ -112,7 +120,7 @@ def trained(config: CaeConfig, runs_dir: Path) -> dict[str, Any]:
 
     table = pd.read_csv(folder / "scores.csv")
     labels = table.loc[table["split"] == "test", "label"].to_numpy()
-    by_map = metrics.image_auroc(labels, scoring.pooled(maps, scoring.ScoringRule.of(config))) if len(maps) == len(labels) else None
+    by_map = metrics.image_auroc(labels, scoring.pooled(maps, rule_r(config))) if len(maps) == len(labels) else None
     return {
         "cae": found,
         "cae_r": {**found, "image_auroc": by_map},
@@ -192,12 +200,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1])
     parser.add_argument("--preset", default="recommended")
     parser.add_argument("--steps", type=int, default=None, help="optimizer steps in place of the preset's")
+    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="an option of the autoencoder; again for more")
     parser.add_argument("--save", type=Path, default=None, help="also write the figures as JSON")
     parser.add_argument("--from", type=Path, nargs="+", default=None, dest="saved", help="figures saved before, in place of training")
     parser.add_argument("--write", type=Path, default=None, help="put the table between the marks of this Markdown file")
     args = parser.parse_args()
     sets = args.sets or ["elpv-mono", "elpv-poly", str(BALLSCREW)]
-    options = {"preset": args.preset, "device": "cpu"} | ({"steps": args.steps} if args.steps else {})
+    options: dict[str, Any] = {"preset": args.preset, "device": "cpu"} | ({"steps": args.steps} if args.steps else {})
+    options |= dict(each.split("=", 1) for each in args.option)
     if args.saved:
         entries = [entry for path in args.saved for entry in json.loads(path.read_text(encoding="utf-8"))]
     else:

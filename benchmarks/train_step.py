@@ -25,6 +25,8 @@ WAYS = {
     "plain Keras, configured by tf_device": {"loss": "tf.image.ssim", "configure": True},
     "this program, oneDNN off": {"loss": "ours", "configure": True, "environ": {"TF_ENABLE_ONEDNN_OPTS": "0"}},
     "this program, inter-op threads 1": {"loss": "ours", "configure": True, "environ": {"TF_NUM_INTEROP_THREADS": "1"}},
+    "this program, AdamW in place of Muon": {"loss": "ours", "configure": True, "options": {"optimizer": "adamw"}},
+    "this program, Keras' own Muon": {"loss": "ours", "configure": True, "fused": False},
     "this program": {"loss": "ours", "configure": True},
 }
 
@@ -39,7 +41,12 @@ def measured(way: dict[str, Any], options: argparse.Namespace) -> dict[str, floa
         configure_tensorflow(device="cpu")
     count = options.steps * options.batch
     pictures = np.random.default_rng(0).integers(0, 256, (count, options.size, options.size, options.channels), dtype=np.uint8)
-    config = make_config({"image_size": options.size, "batch_size": options.batch, "epochs": 1, "schedule": "constant"})
+    values = {"image_size": options.size, "batch_size": options.batch, "epochs": 1, "schedule": "constant"}
+    config = make_config(values | way.get("options", {}))
+    if not way.get("fused", True):
+        from app.cae import cae_keras
+
+        cae_keras._fused = lambda _tf, keras: (keras.optimizers.Muon, keras.optimizers.AdamW)
     return _ours(config, pictures) if way["loss"] == "ours" else _plain(config, pictures)
 
 
@@ -84,7 +91,7 @@ def _plain(config: Any, pictures: np.ndarray) -> dict[str, float | None]:
 
     throughput, cpu = Throughput(warmup=5), Throughput(warmup=5, clock=time.process_time)
     model = build_cae(config, channels=pictures.shape[-1])
-    model.compile(keras.optimizers.AdamW(1e-3, weight_decay=1e-4), loss)
+    model.compile(keras.optimizers.Muon(1e-3, weight_decay=1e-4, adam_weight_decay=1e-4), loss)
     inputs = standardise(pictures, "picture")
     model.fit(inputs, inputs, batch_size=config.batch_size, epochs=1, verbose=0, callbacks=[Clock()])
     model.predict(inputs[:32], verbose=0)

@@ -17,7 +17,7 @@ import numpy as np
 import psutil
 
 from app.cae.backup import Backup, read_backup, write_backup
-from app.cae.config import CaeConfig
+from app.cae.config import BEFORE, CaeConfig
 from app.cae.reporting import Reporter, Row
 from app.cae.rows import Rows, parts
 from app.cae.training import (
@@ -43,9 +43,22 @@ MEMORY_SIGNS = (
 )
 """Texts with which CUDA's libraries report a lack of memory under other names."""
 
-_WHERE = {"data", "device", "min_vram_mib", "gpus", "intra_op_threads", "inter_op_threads", "tensorboard", "correct_mean"}
+_WHERE = {
+    "data",
+    "device",
+    "min_vram_mib",
+    "gpus",
+    "intra_op_threads",
+    "inter_op_threads",
+    "tensorboard",
+    "correct_mean",
+    "background_sigma",
+}
 """Options that say where pictures lie, where is computed, what else is written, and what is done after training: backups made before
-`correct_mean` was an option go on."""
+`correct_mean` and `background_sigma` were options go on."""
+
+_LATER = ("centre", "optimizer")
+"""Options that came later: a backup made before them goes on with what was done then."""
 
 _HALVED = "Memory ran out at batch size {batch} ({cause}); training starts again with {half} and fresh weights."
 _UNEVEN = "Batch size {batch} cannot be shared evenly by {replicas} devices; {even} is used."
@@ -111,7 +124,8 @@ class Session:
     """Of the pictures and of all options that change the weights; where and with how many threads they are computed does not."""
 
     def __post_init__(self) -> None:
-        digest = hashlib.sha256(self.config.model_dump_json(exclude=_WHERE).encode())
+        later = {name for name in _LATER if getattr(self.config, name) == BEFORE[name]}
+        digest = hashlib.sha256(self.config.model_dump_json(exclude=_WHERE | later).encode())
         for images in (self.train, self.held_out) if self.backup_dir is not None else ():
             digest.update(repr(images.shape).encode())
             for part in parts(images):

@@ -19,7 +19,7 @@ from app.cae.config import STRIDE_PRODUCT, CaeConfig
 from app.cae.error_maps import SSIM_C1, SSIM_C2, SSIM_SIGMA, SSIM_WINDOW
 from app.cae.reporting import Reporter, SilentReporter
 from app.cae.rows import Rows
-from app.cae.training import Floats
+from app.cae.training import Floats, Usual, usual_picture
 from app.core.errors import DataError, DeviceError, OptionError
 
 KERNEL = 4
@@ -36,10 +36,14 @@ GLOBAL_CLIPNORM = 10.0
 """Longest gradient, all weights together. The gradient of SSIM has a spike wherever a window is nearly flat; one such batch must not throw
 the network off. Ordinary steps, of length 0.2 to 1.5 with recipe F on elpv-mono and synthetic pictures, are left as they are."""
 
+MUON_SINCE = (3, 13)
+"""Keras version whose Muon scales its steps so that AdamW's learning rate and weight decay suit them."""
+
 _NO_TENSORFLOW = "TensorFlow is not installed, expected one of the extras cpu and gpu. Install it: pip install 'twopath[cpu]'."
 _OTHER_BACKEND = "KERAS_BACKEND is set to {backend!r}, expected tensorflow or no value. Unset it and start again."
 _BAD_SIZE = "image_size: expected a multiple of {multiple} (four stages of stride 2), got {size}. Choose {below} or {above}."
 _SMALLER_THAN_WINDOW = "image_size: expected at least {window} px, the window of SSIM, got {size}. Choose 64 or more."
+_NO_MUON = "optimizer: muon needs Keras 3.13 or later, got {version}. Install a later Keras, or choose --optimizer adamw."
 _FP16_ON_CPU = "precision: mixed_float16 needs a GPU; this run computes in float32."
 _BAD_MODEL = "{path}: expected a model saved by this program (.keras), got {cause}."
 
@@ -70,15 +74,19 @@ def held_to(device: str) -> AbstractContextManager[Any]:
     return hold
 
 
-def build_cae(config: CaeConfig, *, channels: int, synchronised: bool = False) -> Any:
+def build_cae(config: CaeConfig, *, channels: int, usual: Usual | None = None, synchronised: bool = False) -> Any:
     """The autoencoder as a plain functional `keras.Model`, (N, S, S, C) in 0..1 to the same; float32 in and out whatever the precision.
 
     Encoder: four [Conv2D 4×4 stride 2, no bias · BatchNorm · ELU], flattened into a dense latent of `latent_dim`; decoder: a dense layer
-    back to the last feature map and the mirror image with Conv2DTranspose, ending in `channels` and a sigmoid.
+    back to the last feature map and the mirror image with Conv2DTranspose, ending in `channels` and a sigmoid. With `config.centre` the
+    encoder is given the difference from the mean training picture, in units of its standard deviation, and what the decoder ends in is
+    that difference in place of a sigmoid, so that 0..1 may be left a little; little of the network is then spent on what all pictures
+    share.
 
     Args:
         config: sizes, precision.
         channels: of the pictures.
+        usual: of the training pictures, for `config.centre`; without it, mean 0 and variance 1.
         synchronised: BatchNorm over all devices of a training together, so that its statistics are those of the whole batch.
 
     Raises:
@@ -96,7 +104,10 @@ def build_cae(config: CaeConfig, *, channels: int, synchronised: bool = False) -
         x = norm(x)
         return layers.ELU(dtype=policy, name=f"{name}_elu")(x)
 
-    picture = x = keras.Input((config.image_size, config.image_size, channels), dtype="float32", name="picture")
+    shape = (config.image_size, config.image_size, channels)
+    picture = x = keras.Input(shape, dtype="float32", name="picture")
+    if config.centre:
+        x = _normalization(keras, "centre", shape, usual)(x)
     for number, width in enumerate(filters, start=1):
         x = stage(x, layers.Conv2D, width, f"encoder_{number}")
     feature_map = x.shape[1:]
@@ -107,8 +118,20 @@ def build_cae(config: CaeConfig, *, channels: int, synchronised: bool = False) -
     for number, width in enumerate(reversed(filters[:-1]), start=1):
         x = stage(x, layers.Conv2DTranspose, width, f"decoder_{number}")
     x = layers.Conv2DTranspose(channels, KERNEL, strides=2, padding="same", dtype=policy, name="decoder_4_conv")(x)
-    x = layers.Activation("sigmoid", dtype="float32", name="reconstruction")(x)
+    end = _normalization(keras, "reconstruction", shape, usual, invert=True) if config.centre else None
+    x = (end or layers.Activation("sigmoid", dtype="float32", name="reconstruction"))(x)
     return keras.Model(picture, x, name="cae")
+
+
+def _normalization(keras: Any, name: str, shape: tuple[int, int, int], usual: Usual | None, *, invert: bool = False) -> Any:
+    """(x - mean) / σ or its inverse, with a mean for each pixel and one σ; both are weights, so that a saved model is small."""
+    layer = keras.layers.Normalization(axis=(1, 2, 3), invert=invert, dtype="float32", name=name)
+    layer.build((None, *shape))
+    if usual is not None:
+        layer.adapt_mean.assign(usual.mean)
+        layer.adapt_variance.assign(np.full(shape, usual.variance, np.float32))
+        layer.finalize_state()
+    return layer
 
 
 def _check_size(size: int) -> None:
@@ -169,35 +192,71 @@ def _trainer(model: Any, config: CaeConfig) -> Any:
 
 
 def _optimizer(config: CaeConfig, total_steps: int) -> Any:
-    """AdamW with Keras' meaning of weight decay (times the learning rate); biases and BatchNorm's γ and β are left out of it.
+    """Muon or AdamW with Keras' meaning of weight decay (times the learning rate); biases and BatchNorm's γ and β are left out of it.
 
-    The update is TensorFlow's fused Adam kernel: the same formula as `keras.optimizers.AdamW`, which spreads it over a dozen operations
-    each of which passes over all weights. Measured on two cores: 6 % of a whole training step.
+    Muon (Jordan 2024; scaled as in Liu et al. 2025, arXiv 2502.16982) makes the steps of the two dense layers orthogonal, so that
+    directions in which good pictures vary little are learned as fast as those in which they vary most; other weights go with AdamW.
     """
     tf, keras = _require_tf()
-
-    class FusedAdamW(keras.optimizers.AdamW):  # type: ignore[misc, name-defined]
-        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-            place = self._get_variable_index(variable)
-            step = tf.cast(self.iterations + 1, variable.dtype)
-            tf.raw_ops.ResourceApplyAdam(
-                var=variable.handle,
-                m=self._momentums[place].value.handle,
-                v=self._velocities[place].value.handle,
-                beta1_power=tf.pow(tf.cast(self.beta_1, variable.dtype), step),
-                beta2_power=tf.pow(tf.cast(self.beta_2, variable.dtype), step),
-                lr=tf.cast(learning_rate, variable.dtype),
-                beta1=self.beta_1,
-                beta2=self.beta_2,
-                epsilon=self.epsilon,
-                grad=tf.cast(gradient, variable.dtype),
-            )
-
-    # On several devices a variable has several handles.
-    kind = keras.optimizers.AdamW if tf.distribute.has_strategy() else FusedAdamW
-    optimizer = kind(_learning_rate(config, total_steps), weight_decay=config.weight_decay, global_clipnorm=GLOBAL_CLIPNORM)
+    if config.optimizer == "muon" and tuple(int(part) for part in keras.__version__.split(".")[:2]) < MUON_SINCE:
+        raise OptionError(_NO_MUON.format(version=keras.__version__))
+    muon, adamw = (keras.optimizers.Muon, keras.optimizers.AdamW) if tf.distribute.has_strategy() else _fused(tf, keras)
+    common = {"weight_decay": config.weight_decay, "global_clipnorm": GLOBAL_CLIPNORM}
+    rate = _learning_rate(config, total_steps)
+    optimizer = muon(rate, adam_weight_decay=config.weight_decay, **common) if config.optimizer == "muon" else adamw(rate, **common)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return keras.optimizers.LossScaleOptimizer(optimizer) if config.precision == "mixed_float16" else optimizer
+
+
+def _fused(tf: Any, keras: Any) -> tuple[Any, Any]:
+    """Keras' Muon and AdamW by the same formulas in fewer passes over the weights; on one device only, since on several a variable has
+    several handles.
+
+    Adam's update is TensorFlow's fused kernel in place of a dozen operations. Muon's Newton-Schulz iterations act on the small Gram matrix,
+    of side `latent_dim`, in place of the wide gradient: the iterates are polynomials of it times the gradient either way, and agree within
+    4e-4 where the gradient is of low rank and 2e-6 where it is not (speed: benchmarks/train_step.py). Only where nothing but the CPU
+    computes: a GPU multiplies in TF32, with which products of the Gram matrix, not those with the gradient, run away.
+    """
+    on_gpu = bool(tf.config.list_logical_devices("GPU"))
+
+    def adam(optimizer: Any, betas: tuple[float, float], slots: tuple[Any, Any], variable: Any, gradient: Any, rate: Any) -> None:
+        step = tf.cast(optimizer.iterations + 1, variable.dtype)
+        tf.raw_ops.ResourceApplyAdam(
+            var=variable.handle,
+            m=slots[0].value.handle,
+            v=slots[1].value.handle,
+            beta1_power=tf.pow(tf.cast(betas[0], variable.dtype), step),
+            beta2_power=tf.pow(tf.cast(betas[1], variable.dtype), step),
+            lr=tf.cast(rate, variable.dtype),
+            beta1=betas[0],
+            beta2=betas[1],
+            epsilon=optimizer.epsilon,
+            grad=tf.cast(gradient, variable.dtype),
+        )
+
+    class FusedAdamW(keras.optimizers.AdamW):  # type: ignore[misc]
+        def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+            place = self._get_variable_index(variable)
+            slots = self._momentums[place], self._velocities[place]
+            adam(self, (self.beta_1, self.beta_2), slots, variable, gradient, learning_rate)
+
+    class FusedMuon(keras.optimizers.Muon):  # type: ignore[misc]
+        def _adamw_update_step(self, gradient: Any, variable: Any, learning_rate: Any, m: Any, v: Any) -> None:
+            adam(self, (self.adam_beta_1, self.adam_beta_2), (m, v), variable, gradient, learning_rate)
+
+        def zeropower_via_newtonschulz5(self, x: Any, steps: int) -> Any:
+            if on_gpu:
+                return super().zeropower_via_newtonschulz5(x, steps)
+            x = x / (tf.norm(x) + 1e-7)
+            tall = x.shape[0] > x.shape[1]
+            gram = tf.matmul(x, x, transpose_a=tall, transpose_b=not tall)
+            product = unit = tf.eye(gram.shape[0], dtype=x.dtype)
+            for _ in range(steps):
+                factor = self.muon_a * unit + self.muon_b * gram + self.muon_c * gram @ gram
+                product, gram = factor @ product, factor @ gram @ factor
+            return x @ product if tall else product @ x
+
+    return FusedMuon, FusedAdamW
 
 
 def _learning_rate(config: CaeConfig, total_steps: int) -> Any:
@@ -249,10 +308,11 @@ def train_cae(
             config = config.model_copy(update={"precision": "float32"})
 
     strategy = tf.distribute.MirroredStrategy(list(devices)) if len(devices) > 1 else None
+    usual = usual_picture(train, config.standardise) if config.centre else None
 
     def make(attempt: CaeConfig, total_steps: int) -> tuple[Any, Any]:
         with strategy.scope() if strategy else nullcontext():
-            model = build_cae(attempt, channels=train.shape[-1], synchronised=strategy is not None)
+            model = build_cae(attempt, channels=train.shape[-1], usual=usual, synchronised=strategy is not None)
             trainer = _trainer(model, attempt)
             trainer.compile(optimizer=_optimizer(attempt, total_steps), jit_compile=False)  # XLA: several times slower on CPUs
             trainer.optimizer.build(trainer.trainable_variables)
@@ -261,13 +321,13 @@ def train_cae(
     replicas = len(devices) if strategy else 1
     trained = Session(tf, keras, make, config, train, held_out, told, backup_dir, replicas).train_until_it_fits()
     if strategy is not None:
-        trained.model = _on_one_device(trained.model, config, train.shape[-1])
+        trained.model = _on_one_device(trained.model, config, train.shape[-1], usual)
     return trained
 
 
-def _on_one_device(model: Any, config: CaeConfig, channels: int) -> Any:
+def _on_one_device(model: Any, config: CaeConfig, channels: int, usual: Usual | None) -> Any:
     """The same network with the same weights, as if it had been trained on one device: to score with, and to save."""
-    plain = build_cae(config, channels=channels)
+    plain = build_cae(config, channels=channels, usual=usual)
     plain.set_weights(model.get_weights())
     return plain
 

@@ -20,6 +20,9 @@ from app.core.device_policy import DEFAULT_MIN_VRAM_MIB
 from app.core.device_word import refuse_meaningless_device
 from app.core.errors import OptionError
 
+LEAST_BACKGROUND = 4.0
+"""Smallest `background_sigma` but 0, px at 128: four times the usual smoothing."""
+
 STRIDE_PRODUCT = 16
 """Four stride-2 stages halve the picture four times: sizes must be multiples of 2**4."""
 
@@ -54,6 +57,13 @@ class CaeConfig(BaseModel):
 
     latent_dim: int = _option(128, "Network", "Latent size", "units of the dense bottleneck", ge=2, le=1024)
     base_filters: int = _option(32, "Network", "Filters", "channels of the first stage; each further stage doubles them", ge=4, le=128)
+    centre: bool = _option(
+        False,
+        "Network",
+        "Centre on mean picture",
+        "the network is given, and gives back, the difference from the mean training picture; off: the picture itself, through a sigmoid. "
+        "For parts that always lie alike; it blurred the maps of others",
+    )
     batchnorm_momentum: float = _option(
         0.9, "Network", "BatchNorm momentum", "0.9 follows short runs; Keras' own 0.99 lags behind them", ge=0.0, lt=1.0
     )
@@ -90,12 +100,19 @@ class CaeConfig(BaseModel):
     )
     steps: int = _option(1150, "Training", "Optimizer steps", "least number of steps when epochs are not given", ge=1, le=1_000_000)
     batch_size: int = _option(16, "Training", "Batch size", "pictures a step; below 4 BatchNorm statistics are poor", ge=1, le=512)
-    learning_rate: float = _option(1e-3, "Training", "Learning rate", "of AdamW, at its highest", gt=0.0, le=1.0)
+    optimizer: Literal["muon", "adamw"] = _option(
+        "adamw",
+        "Training",
+        "Optimizer",
+        "adamw, or muon: orthogonal steps for the two dense layers, AdamW for all others; rebuilds good pictures as well after about a "
+        "third of the steps, and small sets by heart",
+    )
+    learning_rate: float = _option(1e-3, "Training", "Learning rate", "of the optimizer, at its highest", gt=0.0, le=1.0)
     weight_decay: float = _option(
         1e-4,
         "Training",
         "Weight decay",
-        "of AdamW; Keras multiplies it by the learning rate; biases and BatchNorm are left out",
+        "of the optimizer; Keras multiplies it by the learning rate; biases and BatchNorm are left out",
         ge=0.0,
         le=1.0,
     )
@@ -141,13 +158,22 @@ class CaeConfig(BaseModel):
         "top", "Scoring", "Pooling", "how a map becomes an image score: mean of its largest pixels, maximum, or mean"
     )
     top_fraction: float = _option(0.01, "Scoring", "Top share", "share of pixels pooled by `top`", gt=0.0, le=1.0)
+    background_sigma: float = _option(
+        0.0,
+        "Scoring",
+        "Background σ",
+        "0 pools the map itself (score R). Otherwise image scores are pooled from what stands out of the map's own blur by this Gaussian, "
+        "px at 128; scales with the image size",
+        ge=0.0,
+        le=128.0,
+    )
     whole_weight: float = _option(
         1.5,
         "Scoring",
         "Whole picture W",
         "weight of how unlike good pictures a picture is as a whole (brightness, contrast, texture) beside its pooled errors, times the "
-        "share of good pictures that the network cannot rebuild; 0 is score R alone. 1.5 moved image AUROC by +0.09, +0.03 and -0.00 on "
-        "three real sets",
+        "share of good pictures that the network cannot rebuild; 0 judges by maps alone. 1.5 moved image AUROC by +0.09, +0.03 and -0.00 "
+        "on three real sets",
         ge=0.0,
         le=10.0,
     )
@@ -215,6 +241,15 @@ class CaeConfig(BaseModel):
             )
         return self
 
+    @model_validator(mode="after")
+    def _a_background_is_wider_than_a_defect_is_sharp(self) -> Self:
+        if 0 < self.background_sigma < LEAST_BACKGROUND:
+            raise ValueError(
+                f"background_sigma: expected 0 or at least {LEAST_BACKGROUND:g} px, got {self.background_sigma:g}: "
+                "less would take the defects themselves away."
+            )
+        return self
+
     @property
     def steps_ignored(self) -> bool:
         """Whether `steps` is another number than the preset's and yet has no effect, since epochs are given."""
@@ -267,7 +302,15 @@ def make_config(values: Mapping[str, Any]) -> CaeConfig:
         raise OptionError(in_plain_words(error.errors()[0])) from None
 
 
-BEFORE: Mapping[str, Any] = {"correct_mean": False, "whole_weight": 0.0, "tensorboard": False, "gpus": 1}
+BEFORE: Mapping[str, Any] = {
+    "centre": False,
+    "optimizer": "adamw",
+    "correct_mean": False,
+    "background_sigma": 0.0,
+    "whole_weight": 0.0,
+    "tensorboard": False,
+    "gpus": 1,
+}
 """What runs did that were made before these options were there: their config.json does not name them."""
 
 

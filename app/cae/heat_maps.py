@@ -27,6 +27,8 @@ class Scale:
 
     low: float
     high: float
+    background_sigma: float = 0.0
+    """Of the run's scores, px at a side of 128: a prediction holds what stands out of a map's own blur; 0: what is high in the map."""
 
     def __post_init__(self) -> None:
         if not (np.isfinite(self.low) and np.isfinite(self.high) and self.high > self.low):

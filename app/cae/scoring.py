@@ -12,7 +12,7 @@ from app.cae.calibration import Calibration, ErrorSums, calibrate, image_thresho
 from app.cae.correction import Forward
 from app.cae.error_maps import Doubles, ScoringRule, error_maps, pooled
 from app.cae.rows import Rows, Zeros, parts
-from app.cae.training import Floats, Throughput, in_batches, mean_picture, standardise
+from app.cae.training import Floats, Throughput, in_batches, mean_picture, spread_about, standardise
 from app.core.errors import DataError
 
 __all__ = [
@@ -125,11 +125,7 @@ def unexplained_share(images: Rows, squared_error: float, train: Rows, mode: str
         train: training pictures, whose mean is what a picture is compared with.
         mode: as for `standardise`.
     """
-    mean, total = mean_picture(train, mode), 0.0
-    for part in in_batches(len(images), SCORE_BATCH):
-        pictures = standardise(images[part], mode)
-        total += float(np.square(pictures - mean).mean(dtype=np.float64)) * len(pictures)
-    variance = total / len(images)
+    variance = spread_about(images, mean_picture(train, mode), mode)
     return min(1.0, squared_error / variance) if variance > 0 else 0.0
 
 

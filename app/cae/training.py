@@ -29,6 +29,10 @@ STANDARD_SPREAD = 8.0
 STANDARD_FLOOR = 0.01
 """Added to the standard deviation: a constant picture becomes 0.5 everywhere instead of a division by zero."""
 
+LEAST_VARIANCE = 1e-4
+"""Of pixels about the mean picture (σ of 0.01, as `STANDARD_FLOOR`): where pictures are nearly copies of one another, a masked patch would
+be thousands of σ away, and gradients too small to be told from the optimizer's ε. Ordinary sets have 5e-4 to 6e-3."""
+
 OBJECT_SHIFT = 0.03
 """Largest shift of the augmentation `object`, as a share of the side."""
 
@@ -114,6 +118,31 @@ def mean_picture(images: Rows, mode: str) -> Floats:
             of_part += standardise(images[place : place + 1], mode)[0]
         total += of_part
     return (total / len(images)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What good pictures have in common."""
+
+    mean: Floats
+    """(H, W, C) mean standardised picture."""
+    variance: float
+    """Of single pixels about `mean`, averaged over pictures, pixels and channels."""
+
+
+def usual_picture(images: Rows, mode: str) -> Usual:
+    """Mean and variance of pictures (N ≥ 1, H, W, C), the latter at least `LEAST_VARIANCE`."""
+    mean = mean_picture(images, mode)
+    return Usual(mean, max(LEAST_VARIANCE, spread_about(images, mean, mode)))
+
+
+def spread_about(images: Rows, mean: Floats, mode: str) -> float:
+    """Mean of (x - mean)² over the standardised pictures (N ≥ 1, H, W, C), their pixels and channels."""
+    total = 0.0
+    for part in in_batches(len(images), 32):
+        pictures = standardise(images[part], mode)
+        total += float(np.square(pictures - mean).mean(dtype=np.float64)) * len(pictures)
+    return total / len(images)
 
 
 @dataclass

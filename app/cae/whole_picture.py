@@ -8,10 +8,11 @@ The image score of a picture is then
 
     R + W · u · σ_R · (z_photometry + 0.4 · z_encoder)
 
-R being the pooled error map, σ_R its standard deviation over held-out good pictures, z distances standardised over good pictures, W the
-option `whole_weight`, and u the share of the held-out good pictures' variance that the network leaves unexplained: where it rebuilds good
-pictures well, errors tell nearly everything; where it cannot, they tell little and the whole picture counts for more. With W = 0 the score
-is R. What W, 0.4 and the second stage do is measured in docs/quality.md. NumPy and scikit-learn only; labels are never seen.
+R being the pooled error map (less its background, where the options say so), σ_R its standard deviation over held-out good pictures, z
+distances standardised over good pictures, W the option `whole_weight`, and u the share of the held-out good pictures' variance that the
+network leaves unexplained: where it rebuilds good pictures well, errors tell nearly everything; where it cannot, they tell little and the
+whole picture counts for more. With W = 0 the score is R. What W, 0.4 and the second stage do is measured in docs/quality.md. NumPy and
+scikit-learn only; labels are never seen.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ class MemoryPlan:
     """Float32 weights, and their copy in the precision computed in."""
     gradients_mib: float
     optimizer_mib: float
-    """AdamW: two float32 slots for each trainable weight."""
+    """Float32 slots: AdamW keeps two for each trainable weight, Muon one for those of the dense layers. What Muon
+    computes with while it steps comes when the activations are gone, and is not counted."""
     activations_mib: float
     """Kept for the backward pass, whole batch."""
     backward_mib: float
@@ -125,7 +126,8 @@ def plan_memory(
     latent_dim: int,
     batch_size: int,
     precision: str = "float32",
-    optimizer_slots: int = 2,
+    centre: bool = False,
+    optimizer: str = "adamw",
 ) -> MemoryPlan:
     """The plan for these options.
 
@@ -133,7 +135,8 @@ def plan_memory(
         image_size: side of the square the network sees, px; a multiple of 16.
         channels: 1 or 3.
         precision: of the hidden layers; `float32`, `mixed_bfloat16` or `mixed_float16`. Weights, loss and optimizer stay float32.
-        optimizer_slots: values the optimizer keeps for each weight; AdamW 2.
+        centre: whether the network works on differences from the mean picture.
+        optimizer: `muon` or `adamw`.
 
     Raises:
         OptionError: a size that four stride-2 stages do not divide, a number below 1, or an unknown precision.
@@ -142,9 +145,11 @@ def plan_memory(
     if precision not in _COMPUTE_BYTES:
         raise OptionError(f"precision: expected one of {', '.join(_COMPUTE_BYTES)}, got {precision!r}.")
     width = _COMPUTE_BYTES[precision]
-    layers = tuple(_layers(image_size, channels, base_filters, latent_dim, width))
+    layers = tuple(_layers(image_size, channels, base_filters, latent_dim, width, centre))
     weights = sum(layer.parameters for layer in layers)
     trainable = sum(layer.trainable for layer in layers)
+    orthogonal = sum(latent_dim * math.prod(layer.output_shape) for layer in layers if layer.name in ("flatten", "unlatent"))
+    slots = 2 * trainable - (orthogonal if optimizer == "muon" else 0)
     largest = max(layer.activation_bytes for layer in layers)
     return MemoryPlan(
         layers=layers,
@@ -152,7 +157,7 @@ def plan_memory(
         precision=precision,
         weights_mib=(weights * 4 + (trainable * width if width < 4 else 0)) / MIB,
         gradients_mib=trainable * 4 / MIB,
-        optimizer_mib=trainable * 4 * optimizer_slots / MIB,
+        optimizer_mib=slots * 4 / MIB,
         activations_mib=batch_size * sum(layer.activation_bytes for layer in layers if layer.kept) / MIB,
         backward_mib=batch_size * 2 * largest / MIB,
         loss_mib=batch_size * _ssim_bytes(image_size, channels) / MIB,
@@ -169,9 +174,11 @@ def _check(*, image_size: int, **counts: int) -> None:
             raise OptionError(f"{name}: expected a whole number of at least 1, got {value}.")
 
 
-def _layers(size: int, channels: int, base: int, latent: int, width: int) -> list[LayerPlan]:
+def _layers(size: int, channels: int, base: int, latent: int, width: int, centre: bool) -> list[LayerPlan]:
     """Every layer in order; `width`: bytes of a computed value."""
     rows = [LayerPlan("picture", "InputLayer", (size, size, channels), 0, 0, size * size * channels * 4, True)]
+    if centre:
+        rows.append(_normalization("centre", (size, size, channels)))
     inputs = channels
     filters = [base * multiple for multiple in STAGES]
     for number, outputs in enumerate(filters, start=1):
@@ -192,8 +199,14 @@ def _layers(size: int, channels: int, base: int, latent: int, width: int) -> lis
     size *= 2
     picture = (size, size, channels)
     rows.append(_row("decoder_4_conv", "Conv2DTranspose", picture, KERNEL**2 * inputs * channels + channels, width, kept=width < 4))
-    rows.append(_row("reconstruction", "Activation", picture, 0, 4))
+    rows.append(_normalization("reconstruction", picture) if centre else _row("reconstruction", "Activation", picture, 0, 4))
     return rows
+
+
+def _normalization(name: str, shape: tuple[int, ...]) -> LayerPlan:
+    """Mean and variance of each pixel, and a counter; float32 whatever the precision."""
+    values = math.prod(shape)
+    return LayerPlan(name, "Normalization", shape, 2 * values + 1, 0, values * 4, True)
 
 
 def _stage(name: str, kind: str, size: int, inputs: int, outputs: int, width: int) -> list[LayerPlan]:

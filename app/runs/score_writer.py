@@ -121,6 +121,7 @@ class Writer:
             "good": len(rows) - defective,
             "threshold": calibration.threshold,
             "heat_low": calibration.heat_low,
+            "background_sigma": calibration.rule.outlined_sigma,
             "heat_high": calibration.heat_high,
             "full_scale": calibration.full_scale,
             "selected_device": profile.selected_device,

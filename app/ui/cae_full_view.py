@@ -12,6 +12,7 @@ import streamlit as st
 from numpy.typing import NDArray
 from PIL import Image
 
+from app.cae.error_maps import standing_out
 from app.ui import format as fmt
 from app.ui import pictures
 from app.ui.format import escaped, shortened
@@ -68,9 +69,10 @@ def show(subject: Subject, scale: Scale, threshold: float, opacity: float) -> No
     st.dialog(title, width="large")(_content)(subject, scale, threshold)
 
 
-def pixels_above(threshold: float) -> str:
+def pixels_above(threshold: float, scale: Scale) -> str:
     """What the pink outline holds: a pixel's anomaly against the number that images are judged by."""
-    return f"pixels whose anomaly is above {fmt.significant(threshold)} (the image threshold)"
+    what = "stands out of its surroundings by more than" if scale.background_sigma > 0 else "is above"
+    return f"pixels whose anomaly {what} {fmt.significant(threshold)} (the image threshold)"
 
 
 def _content(subject: Subject, scale: Scale, threshold: float) -> None:
@@ -89,7 +91,7 @@ def _content(subject: Subject, scale: Scale, threshold: float) -> None:
         place.image(layer, width="stretch", output_format="JPEG" if large else "PNG", alt=f"{title} of {subject.name}, large")
     words, button = st.columns([3, 1], vertical_alignment="center")
     cyan = "Cyan: the mask. " if subject.mask is not None else ""
-    words.caption(f"{cyan}Pink: {pixels_above(threshold)}. The corner of a picture opens it on the whole screen.")
+    words.caption(f"{cyan}Pink: {pixels_above(threshold, scale)}. The corner of a picture opens it on the whole screen.")
     button.download_button(
         "Heat map",
         data=_png(subject.values, scale, size),
@@ -156,7 +158,7 @@ def layers(
         values: anomaly map of any size, brought to that of the picture.
         scale: of the run.
         opacity: of the heat map, 0-1; `None` leaves it out.
-        threshold: what lies above it is outlined; `None` leaves that out.
+        threshold: what lies above it, less the background that `scale` names, is outlined; `None` leaves that out.
         mask: outlined; `None` leaves it out.
         thickness: of contours, px.
     """
@@ -165,7 +167,8 @@ def layers(
     stretched = pictures.map_at(values, size)
     drawn = picture if opacity is None else pictures.blended(picture, stretched, scale, opacity)
     if threshold is not None:
-        drawn = pictures.with_outline(drawn, stretched > threshold, PREDICTION, wide)
+        judged = standing_out(np.nan_to_num(np.asarray(values, np.float32))[None], scale.background_sigma)[0]
+        drawn = pictures.with_outline(drawn, pictures.map_at(judged, size) > threshold, PREDICTION, wide)
     if mask is not None:
         drawn = pictures.with_outline(drawn, pictures.mask_at(mask, size), TRUTH, wide)
     return drawn

@@ -56,7 +56,7 @@ def render(folder: RunFolder, frame: pd.DataFrame, threshold: float) -> None:
     Args:
         folder: of the run.
         frame: `verdicts.judged` at `threshold`.
-        threshold: outlines the prediction, too: pixels of the anomaly map above it.
+        threshold: outlines the prediction, too: pixels above it.
     """
     st.markdown("**Test pictures**")
     maps = maps_of(str(folder.path), stamp_of(folder.path / "maps.npz"))
@@ -88,7 +88,7 @@ def scale_of(folder: RunFolder, maps: Maps) -> tuple[Scale, str]:
     """The run's colour scale and where it comes from: held-out good maps, or good test pictures where the run does not tell."""
     try:
         found = Calibration.load(folder.path / "scoring.npz")
-        return Scale(found.heat_low, found.heat_high), f"one scale for the run, from {found.fitted_on}"
+        return Scale(found.heat_low, found.heat_high, found.rule.outlined_sigma), f"one scale for the run, from {found.fitted_on}"
     except (AppError, ValueError):
         unmarked = np.flatnonzero(~np.asarray(maps.masks).any(axis=(1, 2)))
         good = maps.maps[unmarked]
@@ -123,7 +123,7 @@ def _legend(scale: Scale, about: str, threshold: float) -> None:
     ends = f"{fmt.significant(scale.low, 2)} to {fmt.significant(scale.high, 2)}"
     st.caption(
         f"Colours: anomaly {ends}, {about}; what is higher takes the last colour. "
-        f"Outlines: the mask in cyan, where there is one, and in pink {cae_full_view.pixels_above(threshold)}."
+        f"Outlines: the mask in cyan, where there is one, and in pink {cae_full_view.pixels_above(threshold, scale)}."
     )
     _, picture, rebuilt, heat, outlines = st.columns(COLUMNS, vertical_alignment="bottom")
     picture.caption("input", help="As the network saw it: standardised where the options say so.")

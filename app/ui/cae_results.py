@@ -116,7 +116,7 @@ def _tiles(metrics: dict[str, Any], status: RunStatus) -> None:
         )
     for place, label, value, about in (
         (places[6], "Training", status.train_images_per_s, "Pictures a second; the first steps and validation are left out."),
-        (places[7], "Scoring", status.score_images_per_s, "Pictures a second through network, error map and smoothing."),
+        (places[7], "Scoring", status.score_images_per_s, "Pictures a second through network, error map and pooling."),
     ):
         reason = TOO_FEW_STEPS if status.state == "finished" else "the run did not get that far."
         help_ = about if value is not None else f"Not measured: {reason}\n\n{about}"

@@ -41,6 +41,8 @@ def plan_of(config: CaeConfig) -> MemoryPlan:
         latent_dim=config.latent_dim,
         batch_size=config.batch_size,
         precision=config.precision,
+        centre=config.centre,
+        optimizer=config.optimizer,
     )
 
 

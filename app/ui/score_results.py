@@ -139,7 +139,7 @@ def _gallery(scoring: Scoring, result: dict[str, Any], frame: pd.DataFrame, thre
     with legend:
         st.caption(
             f"Colours: anomaly {fmt.significant(scale.low, 2)} to {fmt.significant(scale.high, 2)}, the run's one scale; "
-            f"pink outlines {cae_full_view.pixels_above(threshold)}."
+            f"pink outlines {cae_full_view.pixels_above(threshold, scale)}."
         )
         st.image(pictures.colour_bar(), width="stretch", alt=f"Colour scale from {scale.low:.3g} to {scale.high:.3g}")
     pages = math.ceil(len(frame) / PER_PAGE)
@@ -154,7 +154,7 @@ def _gallery(scoring: Scoring, result: dict[str, Any], frame: pd.DataFrame, thre
 
 def _scale(result: dict[str, Any]) -> Scale:
     try:
-        return Scale(float(result["heat_low"]), float(result["heat_high"]))
+        return Scale(float(result["heat_low"]), float(result["heat_high"]), float(result.get("background_sigma", 0.0)))
     except (KeyError, TypeError, ValueError):
         return Scale(0.0, 1.0)
 

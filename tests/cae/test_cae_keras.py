@@ -35,6 +35,9 @@ def _tensorflow() -> None:
     tf, keras = pytest.importorskip("tensorflow"), pytest.importorskip("keras")
 
 
+saves_a_model = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+"""Keras 3.15 under NumPy 2.4, not ours: tf.Variable.__array__ takes no `copy`."""
+
 TINY = {"image_size": 64, "base_filters": 4, "latent_dim": 8, "batch_size": 8, "epochs": 2}
 
 
@@ -84,6 +87,7 @@ class TestNetwork:
     @pytest.mark.parametrize(("size", "channels"), [(64, 1), (128, 3), (192, 1)])
     def test_layers_are_those_described(self, size: int, channels: int) -> None:
         model = build_cae(make_config({"image_size": size}), channels=channels)
+        assert model.layers[-1].activation is keras.activations.sigmoid
         side = size // 16
         filters = [32, 64, 128, 256]
         encoder = [(model.get_layer(f"encoder_{n}_conv"), width) for n, width in enumerate(filters, 1)]
@@ -97,7 +101,35 @@ class TestNetwork:
         convolutions = 2 * 16 * sum(a * b for a, b in pairs)
         norms = 4 * (sum(filters) + 128 + 64 + 32)
         features = side * side * 256
-        assert model.count_params() == convolutions + norms + (features * 128 + 128) + (128 * features + features) + channels
+        normalizations = 2 * (2 * size * size * channels + 1)
+        dense = (features * 128 + 128) + (128 * features + features)
+        assert model.count_params() == convolutions + norms + dense + channels
+        centred = build_cae(make_config({"image_size": size, "centre": True}), channels=channels)
+        assert centred.count_params() == model.count_params() + normalizations
+
+    @saves_a_model
+    def test_centred_it_gives_the_mean_picture_where_the_decoder_finds_no_difference(self, tmp_path: Path) -> None:
+        random = np.random.default_rng(0)
+        usual = training.Usual(random.random((64, 64, 3), np.float32), 0.04)
+        model = build_cae(options(centre=True), channels=3, usual=usual)
+        last = model.get_layer("decoder_4_conv")
+        last.set_weights([np.zeros_like(weight) for weight in last.get_weights()])
+        pictures = random.random((2, 64, 64, 3), np.float32)
+        save_model(model, tmp_path / "model.keras")
+        for each in (model, load_model(tmp_path / "model.keras")):
+            np.testing.assert_allclose(each(pictures).numpy(), np.broadcast_to(usual.mean, pictures.shape), atol=1e-6)
+            seen = keras.Model(each.inputs[0], each.get_layer("centre").output)(pictures).numpy()
+            np.testing.assert_allclose(seen, (pictures - usual.mean) / 0.2, atol=1e-5)
+
+    @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+    def test_training_centres_on_the_mean_training_picture(self, optimizer: str) -> None:
+        result = train_cae(options(centre=True, optimizer=optimizer, epochs=4), stripes(17), stripes(9, seed=1))
+        usual = training.usual_picture(stripes(17), "picture")
+        for name in ("centre", "reconstruction"):
+            layer = result.model.get_layer(name)
+            np.testing.assert_array_equal(layer.adapt_mean.numpy(), usual.mean)
+            np.testing.assert_allclose(layer.adapt_variance.numpy(), usual.variance, rtol=1e-6)
+        assert result.rows[-1]["loss"] < result.rows[0]["loss"]
 
     @pytest.mark.parametrize("size", [50, 100])
     def test_f11_a_size_that_four_halvings_do_not_divide_is_refused_when_built(self, size: int) -> None:
@@ -165,27 +197,57 @@ class TestSsim:
 
 
 class TestOptimizer:
-    def steps(self, optimizer: Any, gradients: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-        variable = keras.Variable(np.linspace(-1, 1, 6, dtype=np.float32), name="kernel")
-        optimizer.build([variable])
-        for gradient in gradients:
-            optimizer.apply([tf.constant(gradient)])
-        return variable.numpy()
+    def steps(self, optimizer: Any, gradients: list[list[NDArray[np.float32]]]) -> list[NDArray[np.float32]]:
+        """Where the weights stand after these steps; all begin between -1 and 1."""
+        variables = [keras.Variable(np.linspace(-1, 1, each.size, dtype=np.float32).reshape(each.shape)) for each in gradients[0]]
+        optimizer.build(variables)
+        for step in gradients:
+            optimizer.apply([tf.constant(each) for each in step])
+        return [variable.numpy() for variable in variables]
 
-    def test_the_fused_update_equals_keras_adamw(self) -> None:
+    @pytest.mark.parametrize("name", ["adamw", "muon"])
+    def test_the_fused_update_equals_keras_own(self, name: str) -> None:
         random = np.random.default_rng(0)
-        gradients = [random.normal(size=6).astype(np.float32) for _ in range(20)]
-        config = options(schedule="constant", learning_rate=0.01, weight_decay=0.1)
-        plain = keras.optimizers.AdamW(0.01, weight_decay=0.1)
-        np.testing.assert_allclose(self.steps(cae_keras._optimizer(config, 20), gradients), self.steps(plain, gradients), rtol=1e-5)
+        shapes = [(6,), (40, 8), (8, 40), (9, 9), (4, 4, 3, 5)]
+        gradients = [[random.normal(size=shape).astype(np.float32) for shape in shapes] for _ in range(20)]
+        for step in gradients:  # as a batch of pictures gives it: of low rank, most of it along one direction
+            step[1] = (random.normal(size=(40, 2)) * [1.0, 0.01] @ random.normal(size=(2, 8))).astype(np.float32)
+        config = options(optimizer=name, schedule="constant", learning_rate=0.01, weight_decay=0.1)
+        plain = {
+            "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=cae_keras.GLOBAL_CLIPNORM),
+            "muon": lambda: keras.optimizers.Muon(0.01, weight_decay=0.1, adam_weight_decay=0.1, global_clipnorm=cae_keras.GLOBAL_CLIPNORM),
+        }[name]()
+        for ours, theirs in zip(self.steps(cae_keras._optimizer(config, 20), gradients), self.steps(plain, gradients), strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3 * 0.2)
 
-    def test_f07_decay_is_times_the_learning_rate_and_leaves_batchnorm_and_biases_alone(self) -> None:
+    def test_muon_steps_as_far_in_the_direction_of_least_variance_as_in_that_of_most(self) -> None:
+        random = np.random.default_rng(1)
+        left, right = np.linalg.qr(random.normal(size=(30, 4)))[0], np.linalg.qr(random.normal(size=(4, 4)))[0]
+        gradient = (left * [1.0, 0.3, 0.1, 0.03] @ right).astype(np.float32)
+        lengths = {}
+        for name in ("adamw", "muon"):
+            config = options(optimizer=name, schedule="constant", learning_rate=0.01, weight_decay=0.0)
+            [after] = self.steps(cae_keras._optimizer(config, 1), [[gradient]])
+            moved = np.linspace(-1, 1, gradient.size).reshape(gradient.shape) - after
+            lengths[name] = np.linalg.svd(moved, compute_uv=False)
+        assert lengths["muon"][-1] > 0.5 * lengths["muon"][0]
+        assert lengths["adamw"][-1] < 0.5 * lengths["adamw"][0]
+
+    def test_a_keras_without_the_scaled_muon_is_refused_in_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(keras, "__version__", "3.12.0")
+        with pytest.raises(OptionError, match=r"optimizer: muon needs Keras 3\.13 or later, got 3\.12\.0\. .* choose --optimizer adamw"):
+            cae_keras._optimizer(options(optimizer="muon"), 10)
+        assert type(cae_keras._optimizer(options(optimizer="adamw"), 10)).__mro__[1] is keras.optimizers.AdamW
+
+    @pytest.mark.parametrize("chosen", ["adamw", "muon"])
+    def test_f07_decay_is_times_the_learning_rate_and_leaves_batchnorm_and_biases_alone(self, chosen: str) -> None:
         model = build_cae(options(), channels=1)
         names = [weight.path for weight in model.trainable_variables]
+        config = options(optimizer=chosen, schedule="constant", learning_rate=0.1, weight_decay=0.1)
         before = [weight.numpy() + 0.5 for weight in model.trainable_variables]
         for weight, value in zip(model.trainable_variables, before, strict=True):
             weight.assign(value)
-        optimizer = cae_keras._optimizer(options(schedule="constant", learning_rate=0.1, weight_decay=0.1), 1)
+        optimizer = cae_keras._optimizer(config, 1)
         optimizer.build(model.trainable_variables)
         optimizer.apply([tf.zeros_like(weight) for weight in model.trainable_variables])
         for name, weight, value in zip(names, model.trainable_variables, before, strict=True):
@@ -482,8 +544,7 @@ class TestResume:
         assert recorder.steps[0] == (0, 1)
 
 
-# Keras 3.15 under NumPy 2.4, not ours: tf.Variable.__array__ takes no `copy`.
-@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+@saves_a_model
 class TestSaving:
     def test_a_saved_model_loads_in_a_fresh_process_without_this_code(
         self, trained: tuple[cae_keras.Trained, Recorder], tmp_path: Path

@@ -13,11 +13,12 @@ import pytest
 from numpy.typing import NDArray
 
 from app.cae.backup import FILE_NAME, Backup, read_backup, remove_backup, write_backup
-from app.cae.cae_fit import _restore
+from app.cae.cae_fit import Session, _restore
 from app.cae.config import CaeConfig, make_config
 from app.cae.reporting import HISTORY_COLUMNS, STEP_COLUMNS, Row, SilentReporter, mean_images_per_s
 from app.cae.training import (
     CANCELLED,
+    LEAST_VARIANCE,
     NOT_FINITE,
     Monitor,
     StopTraining,
@@ -27,6 +28,7 @@ from app.cae.training import (
     mean_picture,
     patch_mask,
     standardise,
+    usual_picture,
     warmup_steps,
 )
 
@@ -62,6 +64,21 @@ class TestStandardise:
         found = standardise(np.full((2, 64, 64, 3), level, np.uint8), mode)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, 0.5 if mode == "picture" else level / 255.0, atol=1e-6)
+
+
+class TestUsualPicture:
+    def test_mean_of_each_pixel_and_one_variance(self) -> None:
+        images = pictures(70, size=8, channels=3)
+        found, values = usual_picture(images, "none"), images / 255.0
+        np.testing.assert_allclose(found.mean, values.mean(axis=0), atol=1e-6)
+        assert found.variance == pytest.approx(values.var(axis=0).mean(), rel=1e-5)
+
+    def test_copies_of_one_picture_leave_a_variance_to_divide_by(self) -> None:
+        found = usual_picture(np.repeat(pictures(1, size=8), 5, axis=0), "picture")
+        assert found.variance == LEAST_VARIANCE
+        assert 5 * 0.5 / math.sqrt(found.variance) < np.finfo(np.float16).max / 100, (
+            "a masked patch stays far from what half precision holds"
+        )
 
 
 class TestMasks:
@@ -305,6 +322,15 @@ def backup(epoch: int = 3) -> Backup:
 
 
 class TestBackup:
+    def test_one_from_before_centring_and_muon_still_belongs_to_its_training(self) -> None:
+        def fingerprint(**values: Any) -> str:
+            found: str = Session(None, None, None, options(data="x", **values), pictures(2), pictures(1), SilentReporter()).fingerprint  # type: ignore[arg-type]
+            return found
+
+        then = "a038b30b28657ed4fed05136d22134b7f4701ade3de5e1ccb58add99d7671a8c"  # as commit b0ae625 gave it for these options
+        assert fingerprint() == fingerprint(centre=False, optimizer="adamw") == then
+        assert len({then, fingerprint(centre=True), fingerprint(optimizer="muon"), fingerprint(centre=True, optimizer="muon")}) == 4
+
     def test_what_was_written_is_read(self, tmp_path: Path) -> None:
         write_backup(tmp_path / "new" / "folder", backup())
         found = read_backup(tmp_path / "new" / "folder")

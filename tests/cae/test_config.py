@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cae.config import PRESETS, CaeConfig, make_config, read_config
+from app.cae.config import BEFORE, PRESETS, CaeConfig, make_config, read_config
 from app.core.errors import OptionError
 
 
@@ -44,6 +44,7 @@ def test_epochs_follow_from_steps_unless_they_are_given() -> None:
         ({"image_size": 100}, ["image_size", "100"]),
         ({"image_size": 16}, ["image_size", "64", "16"]),
         ({"mask_patch": 24}, ["mask_patch", "128", "24"]),
+        ({"background_sigma": 0.5}, ["background_sigma", "0 or at least 4 px", "got 0.5"]),
         ({"epochs": "many"}, ["epochs: expected a whole number, got 'many'."]),
         ({"epochs": 1.5}, ["epochs: expected a whole number, got 1.5."]),
         ({"epochs": 0}, ["epochs: expected 1 or more, got 0."]),
@@ -101,9 +102,11 @@ def test_a_configuration_survives_the_way_through_its_file(tmp_path: Path) -> No
 
 def test_a_configuration_from_before_an_option_was_there_says_what_was_computed_then(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    now = make_config({"data": "x", "preset": "recommended"}).model_dump(mode="json")
-    file.write_text(json.dumps({name: value for name, value in now.items() if name not in ("correct_mean", "whole_weight")}))
-    then = read_config(file)
-    assert (then.correct_mean, then.whole_weight) == (False, 0.0)
+    other = {"centre": True, "optimizer": "muon", "background_sigma": 8.0}
+    now = make_config({"data": "x", "preset": "recommended", **other}).model_dump(mode="json")
+    later = {"correct_mean": False, "whole_weight": 0.0, "centre": False, "optimizer": "adamw", "background_sigma": 0.0}
+    assert later.items() <= BEFORE.items()
+    file.write_text(json.dumps({name: value for name, value in now.items() if name not in later}))
+    assert read_config(file).model_dump(include=set(later)) == later
     file.write_text(json.dumps(now))
     assert read_config(file).correct_mean

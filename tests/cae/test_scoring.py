@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from app.cae import calibration as calibration_module
 from app.cae import scoring
 from app.cae.calibration import HEAT_QUANTILES
 from app.cae.config import CaeConfig, make_config
+from app.cae.error_maps import background
 from app.cae.scoring import Calibration, ErrorSums, ScoringRule, calibrate, error_maps, pooled, score_pictures
 from app.cae.training import Throughput
 from app.core.errors import DataError
@@ -98,6 +100,27 @@ class TestPooling:
     def test_no_picture_no_score(self) -> None:
         for pooling in ("top", "max", "mean"):
             assert pooled(self.maps[:0], rule(pooling=pooling)).shape == (0,)
+
+    @pytest.mark.parametrize(("shape", "sigma"), [((128, 128), 8.0), ((96, 64), 5.0)])
+    def test_background_is_the_gaussian_of_scipy(self, shape: tuple[int, int], sigma: float) -> None:
+        maps = RANDOM.normal(size=(2, *shape)).astype(np.float32)
+        wanted = np.stack([gaussian_filter(each, sigma, mode="reflect", truncate=8) for each in maps])
+        found = background(maps, sigma)
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+        assert found.dtype == np.float32
+
+    @pytest.mark.parametrize("pooling", ["top", "max"])
+    @pytest.mark.parametrize("size", [64, 128])
+    def test_less_its_background_a_spot_counts_and_the_level_of_the_whole_map_does_not(self, pooling: str, size: int) -> None:
+        maps = np.zeros((3, size, size), np.float32)
+        maps[1] += 5
+        maps[2, size // 2, size // 2] = 5
+        found = pooled(maps, rule(pooling=pooling, top_fraction=1e-6, background_sigma=32.0))
+        spread = 32.0 * size / 128
+        assert found[:2] == pytest.approx([0.0, 0.0], abs=1e-5)
+        assert found[2] == pytest.approx(5 - background(maps[2:], spread)[0, size // 2, size // 2], abs=1e-5)
+        assert 4.9 < found[2] < 5
+        assert pooled(maps, rule(pooling="mean", background_sigma=32.0)).tolist() == pooled(maps, rule(pooling="mean")).tolist()
 
 
 class TestMoments:
@@ -199,7 +222,12 @@ class TestCalibrate:
 
 class TestSaving:
     calibration = calibrate(
-        rule(error_map="mixed"), options(), None, RANDOM.random((8, 64, 64)).astype(np.float32), channels=3, full_scale=4095.0
+        rule(error_map="mixed", background_sigma=8.0),
+        options(),
+        None,
+        RANDOM.random((8, 64, 64)).astype(np.float32),
+        channels=3,
+        full_scale=4095.0,
     )[0]
 
     def test_what_was_saved_is_loaded(self, tmp_path: Path) -> None:
@@ -211,6 +239,17 @@ class TestSaving:
             else:
                 assert getattr(found, name) == wanted
         assert [file.name for file in tmp_path.iterdir()] == ["scoring.npz"]
+
+    def test_one_from_before_backgrounds_pools_the_map_itself(self, tmp_path: Path) -> None:
+        self.calibration.save(tmp_path / "scoring.npz")
+        with np.load(tmp_path / "scoring.npz") as file:
+            arrays = dict(file)
+        about = json.loads(str(arrays["about"]))
+        assert about["rule"].pop("background_sigma") == 8.0
+        np.savez(tmp_path / "scoring.npz", **{**arrays, "about": np.array(json.dumps(about))})
+        found = Calibration.load(tmp_path / "scoring.npz").rule
+        maps = RANDOM.random((3, 64, 64)).astype(np.float32)
+        assert pooled(maps, found).tolist() == pooled(maps, rule()).tolist() != pooled(maps, rule(background_sigma=8.0)).tolist()
 
     @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04", b"hello"])
     def test_anything_else_is_refused_by_name(self, tmp_path: Path, content: bytes | None) -> None:

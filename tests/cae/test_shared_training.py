@@ -18,6 +18,7 @@ from app.cae.training import TrainingBatches
 pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).resolve().parents[2]
+MUON = {"optimizer": "muon", "centre": True}
 FIGURES = ("loss", "val_loss", "ssim_loss", "mse", "val_ssim_loss", "val_mse", "learning_rate", "step")
 
 
@@ -30,6 +31,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "alone": {"devices": 1, **thirty},
         "cancelled": {"devices": 2, **thirty, "cancel_at": 6, "backup": str(folder / "backup")},
         "resumed": {"devices": 2, **thirty, "backup": str(folder / "backup"), "save": str(folder / "model.keras")},
+        "alone_muon": {"devices": 1, **thirty, "config": MUON},
+        "two_muon": {"devices": 2, **thirty, "config": MUON},
         "odd": {"devices": 2, "train": 17, "held_out": 1, "config": {"batch_size": 5}, "poisoned_from": 1},
     }
     (folder / "jobs.json").write_text(json.dumps(jobs))
@@ -48,6 +51,15 @@ def test_two_devices_train_as_one_does_even_over_a_cancel_and_a_resume(answers: 
     for mine, reference in zip(resumed["rows"], alone["rows"], strict=True):
         assert {name: mine[name] for name in FIGURES} == pytest.approx({name: reference[name] for name in FIGURES}, rel=1e-4)
     assert resumed["weights"] == pytest.approx(alone["weights"], rel=1e-3, abs=1e-3)
+
+
+def test_two_devices_train_as_one_does_with_muon_on_centred_pictures(answers: dict[str, Any]) -> None:
+    """One device takes the Gram matrix, two take Keras' own iterations."""
+    alone, two = answers["alone_muon"], answers["two_muon"]
+    for mine, reference in zip(two["rows"], alone["rows"], strict=True):
+        assert {name: mine[name] for name in FIGURES} == pytest.approx({name: reference[name] for name in FIGURES}, rel=1e-2)
+    assert two["weights"] == pytest.approx(alone["weights"], rel=1e-2, abs=1e-2)
+    assert alone["rows"][0]["loss"] != pytest.approx(answers["alone"]["rows"][0]["loss"], rel=1e-3)
 
 
 def test_the_model_is_one_that_a_single_device_loads(answers: dict[str, Any]) -> None:

@@ -28,7 +28,8 @@ def test_parameters_of_the_documented_network_on_paper() -> None:
     dense = 8 * 8 * 256 * 128 + 128 + 128 * 8 * 8 * 256 + 8 * 8 * 256
     decoder = 16 * (256 * 128 + 128 * 64 + 64 * 32 + 32 * 1) + 1 + 4 * (128 + 64 + 32)
     assert plan().parameters == convolutions + norms + dense + decoder == 5_590_913
-    assert plan().trainable == plan().parameters - (2 * (32 + 64 + 128 + 256) + 2 * (128 + 64 + 32))
+    assert plan(centre=True).parameters == 5_590_913 + 2 * (2 * 128 * 128 + 1), "mean and variance of each pixel, before and after"
+    assert plan().trainable == plan(centre=True).trainable == 5_590_913 - (2 * (32 + 64 + 128 + 256) + 2 * (128 + 64 + 32))
 
 
 def test_parts_of_a_plan_on_paper() -> None:
@@ -36,6 +37,9 @@ def test_parts_of_a_plan_on_paper() -> None:
     assert found.context_mib == CONTEXT_MIB
     assert found.weights_mib == pytest.approx(5_590_913 * 4 / 2**20)
     assert found.optimizer_mib == pytest.approx(2 * found.gradients_mib)
+    dense = 2 * 8 * 8 * 256 * 128
+    assert plan(optimizer="muon").optimizer_mib == pytest.approx(found.optimizer_mib - dense * 4 / 2**20)
+    assert plan(batch_size=2, centre=True).activations_mib == pytest.approx(found.activations_mib + 2 * 4 * 128 * 128 / 2**20)
     # Kept for one picture, in values: the picture in and out, two of each stage's outputs, latent and the dense layer's output.
     stages = [64 * 64 * 32, 32 * 32 * 64, 16 * 16 * 128, 8 * 8 * 256, 16 * 16 * 128, 32 * 32 * 64, 64 * 64 * 32]
     values = 2 * 128 * 128 + 2 * sum(stages) + 128 + 8 * 8 * 256
@@ -109,7 +113,7 @@ def test_options_that_do_not_fit(values: dict[str, Any], words: str) -> None:
 
 SIZES = [
     {"image_size": 128, "base_filters": 32, "latent_dim": 128, "channels": 1, "precision": "float32"},
-    {"image_size": 64, "base_filters": 8, "latent_dim": 16, "channels": 3, "precision": "float32"},
+    {"image_size": 64, "base_filters": 8, "latent_dim": 16, "channels": 3, "precision": "float32", "centre": True},
     {"image_size": 96, "base_filters": 4, "latent_dim": 2, "channels": 3, "precision": "mixed_bfloat16"},
     {"image_size": 256, "base_filters": 16, "latent_dim": 100, "channels": 1, "precision": "float32"},
 ]

@@ -30,6 +30,22 @@ def subject(*files: Path, size: tuple[int, int] | None = None, mask: np.ndarray 
     return Subject("a.png", tuple(map(str, files)), SEEN, size, marked(), mask, 9.0, "defective")
 
 
+def test_the_prediction_holds_what_the_image_threshold_judges() -> None:
+    """A map that is high everywhere has no defect where scores are pooled less the background, and is one where they are not."""
+    everywhere = np.full((128, 128), 9.0, np.float32)
+    spot = everywhere.copy()
+    spot[40:44, 60:64] += 9.0
+    picture = np.zeros((128, 128, 3), np.uint8)
+    local = Scale(0.0, 4.0, 32.0)
+    assert len(colour_places(layers(picture, everywhere, SCALE, threshold=5.0), PREDICTION)) > 0, "around the whole picture"
+    assert len(colour_places(layers(picture, everywhere, local, threshold=5.0), PREDICTION)) == 0
+    around = colour_places(layers(picture, spot, local, threshold=5.0), PREDICTION)
+    assert len(around) > 0
+    assert np.abs(around - [41.5, 61.5]).max() < 8
+    assert "stands out of its surroundings by more than 5.00" in cae_full_view.pixels_above(5.0, local)
+    assert "is above 5.00" in cae_full_view.pixels_above(5.0, SCALE)
+
+
 def colour_places(picture: np.ndarray, colour: str) -> np.ndarray:
     wanted = [int(colour[place : place + 2], 16) for place in (1, 3, 5)]
     return np.argwhere((picture == wanted).all(axis=2))
