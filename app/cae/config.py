@@ -60,7 +60,7 @@ class CaeConfig(BaseModel):
     centre: bool = _option(
         False,
         "Network",
-        "Centre on mean picture",
+        "Centre",
         "the network is given, and gives back, the difference from the mean training picture; off: the picture itself, through a sigmoid. "
         "For parts that always lie alike; it blurred the maps of others",
     )
@@ -148,7 +148,7 @@ class CaeConfig(BaseModel):
     correct_mean: bool = _option(
         True,
         "Scoring",
-        "Correct mean residual",
+        "Add residual",
         "add to every reconstruction what it lacks, pixel by pixel, on the average training picture; from 20 training pictures on",
     )
     calibration: Literal["pixel", "global", "none"] = _option(
