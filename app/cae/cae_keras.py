@@ -200,16 +200,20 @@ def _optimizer(config: CaeConfig, total_steps: int) -> Any:
     tf, keras = _require_tf()
     if config.optimizer == "muon" and tuple(int(part) for part in keras.__version__.split(".")[:2]) < MUON_SINCE:
         raise OptionError(_NO_MUON.format(version=keras.__version__))
-    muon, adamw = (keras.optimizers.Muon, keras.optimizers.AdamW) if tf.distribute.has_strategy() else _fused(tf, keras)
-    common = {"weight_decay": config.weight_decay, "global_clipnorm": GLOBAL_CLIPNORM}
-    rate = _learning_rate(config, total_steps)
-    optimizer = muon(rate, adam_weight_decay=config.weight_decay, **common) if config.optimizer == "muon" else adamw(rate, **common)
+    options = {"weight_decay": config.weight_decay, "global_clipnorm": GLOBAL_CLIPNORM}
+    if config.optimizer == "muon":
+        kind, options["adam_weight_decay"] = keras.optimizers.Muon, config.weight_decay
+    else:
+        kind = keras.optimizers.AdamW
+    if not tf.distribute.has_strategy():
+        kind = _fused(tf, kind)
+    optimizer = kind(_learning_rate(config, total_steps), **options)
     optimizer.exclude_from_weight_decay(var_names=["bias", "gamma", "beta"])
     return keras.optimizers.LossScaleOptimizer(optimizer) if config.precision == "mixed_float16" else optimizer
 
 
-def _fused(tf: Any, keras: Any) -> tuple[Any, Any]:
-    """Keras' Muon and AdamW by the same formulas in fewer passes over the weights; on one device only, since on several a variable has
+def _fused(tf: Any, kind: Any) -> Any:
+    """Keras' Muon or AdamW by the same formulas in fewer passes over the weights; on one device only, since on several a variable has
     several handles.
 
     Adam's update is TensorFlow's fused kernel in place of a dozen operations. Muon's Newton-Schulz iterations act on the small Gram matrix,
@@ -234,13 +238,13 @@ def _fused(tf: Any, keras: Any) -> tuple[Any, Any]:
             grad=tf.cast(gradient, variable.dtype),
         )
 
-    class FusedAdamW(keras.optimizers.AdamW):  # type: ignore[misc]
+    class FusedAdamW(kind):  # type: ignore[misc]
         def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
             place = self._get_variable_index(variable)
             slots = self._momentums[place], self._velocities[place]
             adam(self, (self.beta_1, self.beta_2), slots, variable, gradient, learning_rate)
 
-    class FusedMuon(keras.optimizers.Muon):  # type: ignore[misc]
+    class FusedMuon(kind):  # type: ignore[misc]
         def _adamw_update_step(self, gradient: Any, variable: Any, learning_rate: Any, m: Any, v: Any) -> None:
             adam(self, (self.adam_beta_1, self.adam_beta_2), (m, v), variable, gradient, learning_rate)
 
@@ -256,7 +260,7 @@ def _fused(tf: Any, keras: Any) -> tuple[Any, Any]:
                 product, gram = factor @ product, factor @ gram @ factor
             return x @ product if tall else product @ x
 
-    return FusedMuon, FusedAdamW
+    return FusedMuon if kind.__name__ == "Muon" else FusedAdamW
 
 
 def _learning_rate(config: CaeConfig, total_steps: int) -> Any:

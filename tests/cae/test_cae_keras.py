@@ -235,6 +235,7 @@ class TestOptimizer:
 
     def test_a_keras_without_the_scaled_muon_is_refused_in_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(keras, "__version__", "3.12.0")
+        monkeypatch.delattr(keras.optimizers, "Muon")  # as before 3.10: AdamW must not ask for it
         with pytest.raises(OptionError, match=r"optimizer: muon needs Keras 3\.13 or later, got 3\.12\.0\. .* choose --optimizer adamw"):
             cae_keras._optimizer(options(optimizer="muon"), 10)
         assert type(cae_keras._optimizer(options(optimizer="adamw"), 10)).__mro__[1] is keras.optimizers.AdamW
