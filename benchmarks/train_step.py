@@ -44,9 +44,9 @@ def measured(way: dict[str, Any], options: argparse.Namespace) -> dict[str, floa
     values = {"image_size": options.size, "batch_size": options.batch, "epochs": 1, "schedule": "constant"}
     config = make_config(values | way.get("options", {}))
     if not way.get("fused", True):
-        from app.cae import cae_keras
+        from app.cae import optimizers
 
-        cae_keras._fused = lambda _tf, kind: kind
+        optimizers.fused = lambda _tf, kind: kind
     return _ours(config, pictures) if way["loss"] == "ours" else _plain(config, pictures)
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from app.cae import cae_fit, cae_keras, training
+from app.cae import cae_fit, cae_keras, optimizers, training
 from app.cae.backup import read_backup
 from app.cae.cae_keras import build_cae, load_model, reconstructor, save_model, ssim, train_cae
 from app.cae.config import CaeConfig, make_config
+from app.cae.optimizers import make_optimizer
 from app.cae.reporting import HISTORY_COLUMNS, Row, SilentReporter, mean_images_per_s
 from app.cae.training import standardise
 from app.core.errors import DataError, DeviceError, OptionError, TrainingError
@@ -214,10 +215,10 @@ class TestOptimizer:
             step[1] = (random.normal(size=(40, 2)) * [1.0, 0.01] @ random.normal(size=(2, 8))).astype(np.float32)
         config = options(optimizer=name, schedule="constant", learning_rate=0.01, weight_decay=0.1)
         plain = {
-            "adamw": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=cae_keras.GLOBAL_CLIPNORM),
-            "muon": lambda: keras.optimizers.Muon(0.01, weight_decay=0.1, adam_weight_decay=0.1, global_clipnorm=cae_keras.GLOBAL_CLIPNORM),
-        }[name]()
-        for ours, theirs in zip(self.steps(cae_keras._optimizer(config, 20), gradients), self.steps(plain, gradients), strict=True):
+            "adamw": lambda clip: keras.optimizers.AdamW(0.01, weight_decay=0.1, global_clipnorm=clip),
+            "muon": lambda clip: keras.optimizers.Muon(0.01, weight_decay=0.1, adam_weight_decay=0.1, global_clipnorm=clip),
+        }[name](optimizers.GLOBAL_CLIPNORM)
+        for ours, theirs in zip(self.steps(make_optimizer(tf, keras, config, 20), gradients), self.steps(plain, gradients), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-3 * 0.2)
 
     def test_muon_steps_as_far_in_the_direction_of_least_variance_as_in_that_of_most(self) -> None:
@@ -227,7 +228,7 @@ class TestOptimizer:
         lengths = {}
         for name in ("adamw", "muon"):
             config = options(optimizer=name, schedule="constant", learning_rate=0.01, weight_decay=0.0)
-            [after] = self.steps(cae_keras._optimizer(config, 1), [[gradient]])
+            [after] = self.steps(make_optimizer(tf, keras, config, 1), [[gradient]])
             moved = np.linspace(-1, 1, gradient.size).reshape(gradient.shape) - after
             lengths[name] = np.linalg.svd(moved, compute_uv=False)
         assert lengths["muon"][-1] > 0.5 * lengths["muon"][0]
@@ -237,8 +238,8 @@ class TestOptimizer:
         monkeypatch.setattr(keras, "__version__", "3.12.0")
         monkeypatch.delattr(keras.optimizers, "Muon")  # as before 3.10: AdamW must not ask for it
         with pytest.raises(OptionError, match=r"optimizer: muon needs Keras 3\.13 or later, got 3\.12\.0\. .* choose --optimizer adamw"):
-            cae_keras._optimizer(options(optimizer="muon"), 10)
-        assert type(cae_keras._optimizer(options(optimizer="adamw"), 10)).__mro__[1] is keras.optimizers.AdamW
+            make_optimizer(tf, keras, options(optimizer="muon"), 10)
+        assert type(make_optimizer(tf, keras, options(optimizer="adamw"), 10)).__mro__[1] is keras.optimizers.AdamW
 
     @pytest.mark.parametrize("chosen", ["adamw", "muon"])
     def test_f07_decay_is_times_the_learning_rate_and_leaves_batchnorm_and_biases_alone(self, chosen: str) -> None:
@@ -248,7 +249,7 @@ class TestOptimizer:
         before = [weight.numpy() + 0.5 for weight in model.trainable_variables]
         for weight, value in zip(model.trainable_variables, before, strict=True):
             weight.assign(value)
-        optimizer = cae_keras._optimizer(config, 1)
+        optimizer = make_optimizer(tf, keras, config, 1)
         optimizer.build(model.trainable_variables)
         optimizer.apply([tf.zeros_like(weight) for weight in model.trainable_variables])
         for name, weight, value in zip(names, model.trainable_variables, before, strict=True):
@@ -259,16 +260,16 @@ class TestOptimizer:
         assert any(name.endswith("bias") for name in names)
 
     def test_the_schedule_warms_up_and_ends_at_zero(self) -> None:
-        rate = cae_keras._learning_rate(options(learning_rate=1e-3, warmup_fraction=0.1), 100)
+        rate = optimizers.learning_rate(keras, options(learning_rate=1e-3, warmup_fraction=0.1), 100)
         values = [float(rate(step)) for step in (0, 5, 10, 55, 100)]
         assert values == pytest.approx([0.0, 5e-4, 1e-3, 5e-4, 0.0], abs=1e-7)
-        rate = cae_keras._learning_rate(options(learning_rate=1e-3, warmup_fraction=0.0), 100)
+        rate = optimizers.learning_rate(keras, options(learning_rate=1e-3, warmup_fraction=0.0), 100)
         assert [float(rate(step)) for step in (0, 50, 100)] == pytest.approx([1e-3, 5e-4, 0.0], abs=1e-7)
 
     def test_a_spike_of_the_gradient_is_cut(self) -> None:
-        optimizer = cae_keras._optimizer(options(), 10)
+        optimizer = make_optimizer(tf, keras, options(), 10)
         clipped = optimizer._clip_gradients([tf.constant([3e4, 4e4]), tf.constant([0.0])])
-        assert float(tf.linalg.global_norm(clipped)) == pytest.approx(cae_keras.GLOBAL_CLIPNORM)
+        assert float(tf.linalg.global_norm(clipped)) == pytest.approx(optimizers.GLOBAL_CLIPNORM)
 
 
 class TestTraining:
