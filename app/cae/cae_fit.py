@@ -57,7 +57,7 @@ _WHERE = {
 """Options that say where pictures lie, where is computed, what else is written, and what is done after training: backups made before
 `correct_mean` and `background_sigma` were options go on."""
 
-_LATER = ("centre", "optimizer")
+_LATER = ("centre", "mixtures", "optimizer")
 """Options that came later: a backup made before them goes on with what was done then."""
 
 _HALVED = "Memory ran out at batch size {batch} ({cause}); training starts again with {half} and fresh weights."

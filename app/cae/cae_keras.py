@@ -17,7 +17,7 @@ import numpy as np
 from app.cae.cae_fit import Session, Trained, first_line
 from app.cae.config import STRIDE_PRODUCT, CaeConfig
 from app.cae.error_maps import SSIM_C1, SSIM_C2, SSIM_SIGMA, SSIM_WINDOW
-from app.cae.optimizers import make_optimizer
+from app.cae.optimizers import NO_MUON, has_muon, make_optimizer
 from app.cae.reporting import Reporter, SilentReporter
 from app.cae.rows import Rows
 from app.cae.training import Floats, Usual, usual_picture
@@ -71,13 +71,13 @@ def build_cae(config: CaeConfig, *, channels: int, usual: Usual | None = None, s
     """The autoencoder as a plain functional `keras.Model`, (N, S, S, C) in 0..1 to the same; float32 in and out whatever the precision.
 
     Encoder: four [Conv2D 4×4 stride 2, no bias · BatchNorm · ELU], flattened into a dense latent of `latent_dim`; decoder: a dense layer
-    back to the last feature map and the mirror image with Conv2DTranspose, ending in `channels` and a sigmoid. With `config.centre` the
+    back to the last feature map and the mirror image with Conv2DTranspose, ending in `channels` and a sigmoid. With `config.centre` yes the
     encoder is given the difference from the mean training picture, in units of its standard deviation, and what the decoder ends in is
     that difference in place of a sigmoid, so that 0..1 may be left a little; little of the network is then spent on what all pictures
     share.
 
     Args:
-        config: sizes, precision.
+        config: sizes, precision, and `centre`, of which auto counts as no: `train_cae` knows the number of pictures.
         channels: of the pictures.
         usual: of the training pictures, for `config.centre`; without it, mean 0 and variance 1.
         synchronised: BatchNorm over all devices of a training together, so that its statistics are those of the whole batch.
@@ -99,7 +99,8 @@ def build_cae(config: CaeConfig, *, channels: int, usual: Usual | None = None, s
 
     shape = (config.image_size, config.image_size, channels)
     picture = x = keras.Input(shape, dtype="float32", name="picture")
-    if config.centre:
+    centred = config.centre == "yes"
+    if centred:
         x = _normalization(keras, "centre", shape, usual)(x)
     for number, width in enumerate(filters, start=1):
         x = stage(x, layers.Conv2D, width, f"encoder_{number}")
@@ -111,7 +112,7 @@ def build_cae(config: CaeConfig, *, channels: int, usual: Usual | None = None, s
     for number, width in enumerate(reversed(filters[:-1]), start=1):
         x = stage(x, layers.Conv2DTranspose, width, f"decoder_{number}")
     x = layers.Conv2DTranspose(channels, KERNEL, strides=2, padding="same", dtype=policy, name="decoder_4_conv")(x)
-    end = _normalization(keras, "reconstruction", shape, usual, invert=True) if config.centre else None
+    end = _normalization(keras, "reconstruction", shape, usual, invert=True) if centred else None
     x = (end or layers.Activation("sigmoid", dtype="float32", name="reconstruction"))(x)
     return keras.Model(picture, x, name="cae")
 
@@ -220,8 +221,15 @@ def train_cae(
             told.warning(_FP16_ON_CPU)
             config = config.model_copy(update={"precision": "float32"})
 
+    if config.optimizer == "muon" and not has_muon(keras):
+        told.warning(NO_MUON.format(version=keras.__version__))
+        config = config.model_copy(update={"optimizer": "adamw"})
+
     strategy = tf.distribute.MirroredStrategy(list(devices)) if len(devices) > 1 else None
-    usual = usual_picture(train, config.standardise) if config.centre else None
+    centred = config.centred(len(train))
+    meant = {"centre": "yes" if centred else "no", "mixtures": "yes" if config.mixed(len(train)) else "no"}
+    config = config.model_copy(update=meant)
+    usual = usual_picture(train, config.standardise) if centred else None
 
     def make(attempt: CaeConfig, total_steps: int) -> tuple[Any, Any]:
         with strategy.scope() if strategy else nullcontext():

@@ -1,8 +1,8 @@
 """Every option once: name, type, bounds, help. The command line, the form and the run folder are made from it.
 
 A field's `json_schema_extra` carries what a form needs beyond the type: `group` (the folded section it stands in) and `label`.
-The preset *Recommended* is recipe F with score R, *As documented* the network as it is usually described; both were
-measured on five real sets, where the choice moved the image AUROC by up to 0.3.
+The preset *Recommended* is recipe F with score R and what was found to improve them (docs/quality.md), *As documented* the network as it is
+usually described; between the two lies up to 0.3 of image AUROC, measured on five real sets.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from app.core.errors import OptionError
 LEAST_BACKGROUND = 4.0
 """Smallest `background_sigma` but 0, px at 128: four times the usual smoothing."""
 
+FEW_PICTURES = 150
+"""Training pictures below which a set is small: `centre` auto does not centre, `mixtures` auto mixes. Measured (docs/quality.md): centring
+helps with 400 and 626 and harms with 51, mixing the other way round."""
+
 STRIDE_PRODUCT = 16
 """Four stride-2 stages halve the picture four times: sizes must be multiples of 2**4."""
 
@@ -41,7 +45,7 @@ class CaeConfig(BaseModel):
         "recommended",
         "Data",
         "Preset",
-        "values of all options not given: recommended (recipe F, score R), documented (as usually described), "
+        "values of all options not given: recommended (recipe F, score R, improved), documented (as usually described), "
         "quick (recommended, few steps), thorough (recommended, three times the steps)",
     )
     image_size: int = _option(
@@ -57,12 +61,12 @@ class CaeConfig(BaseModel):
 
     latent_dim: int = _option(128, "Network", "Latent size", "units of the dense bottleneck", ge=2, le=1024)
     base_filters: int = _option(32, "Network", "Filters", "channels of the first stage; each further stage doubles them", ge=4, le=128)
-    centre: bool = _option(
-        False,
+    centre: Literal["auto", "yes", "no"] = _option(
+        "auto",
         "Network",
         "Centre",
-        "the network is given, and gives back, the difference from the mean training picture; off: the picture itself, through a sigmoid. "
-        "For parts that always lie alike; it blurred the maps of others",
+        "yes: the network is given, and gives back, the difference from the mean training picture; no: the picture itself, through a "
+        f"sigmoid; auto: yes from {FEW_PICTURES} training pictures on. With fewer, differences were learnt by heart and maps less clear",
     )
     batchnorm_momentum: float = _option(
         0.9, "Network", "BatchNorm momentum", "0.9 follows short runs; Keras' own 0.99 lags behind them", ge=0.0, lt=1.0
@@ -101,11 +105,11 @@ class CaeConfig(BaseModel):
     steps: int = _option(1150, "Training", "Optimizer steps", "least number of steps when epochs are not given", ge=1, le=1_000_000)
     batch_size: int = _option(16, "Training", "Batch size", "pictures a step; below 4 BatchNorm statistics are poor", ge=1, le=512)
     optimizer: Literal["muon", "adamw"] = _option(
-        "adamw",
+        "muon",
         "Training",
         "Optimizer",
-        "adamw, or muon: orthogonal steps for the two dense layers, AdamW for all others; rebuilds good pictures as well after about a "
-        "third of the steps, and small sets by heart",
+        "muon: orthogonal steps for the two dense layers, AdamW for all others; rebuilds good pictures as well after about a third of "
+        "AdamW's steps, each of which takes an eighth longer",
     )
     learning_rate: float = _option(1e-3, "Training", "Learning rate", "of the optimizer, at its highest", gt=0.0, le=1.0)
     weight_decay: float = _option(
@@ -134,6 +138,13 @@ class CaeConfig(BaseModel):
         "Augmentation",
         "texture: flips and quarter turns; object: small shifts and brightness",
     )
+    mixtures: Literal["auto", "yes", "no"] = _option(
+        "auto",
+        "Training",
+        "Mixtures",
+        "yes: the network learns λ x + (1 - λ) x' of two training pictures, λ from -0.5 to 1.5, in place of x; auto: yes below "
+        f"{FEW_PICTURES} training pictures, which would be learnt by heart",
+    )
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = _option(
         "float32", "Training", "Precision", "of the hidden layers; output and loss stay float32. mixed_float16 is for GPUs"
     )
@@ -159,11 +170,12 @@ class CaeConfig(BaseModel):
     )
     top_fraction: float = _option(0.01, "Scoring", "Top share", "share of pixels pooled by `top`", gt=0.0, le=1.0)
     background_sigma: float = _option(
-        0.0,
+        32.0,
         "Scoring",
         "Background σ",
-        "0 pools the map itself (score R). Otherwise image scores are pooled from what stands out of the map's own blur by this Gaussian, "
-        "px at 128; scales with the image size",
+        "image scores are pooled from what stands out of the map's own blur by this Gaussian, px at 128 (scales with the image size), so "
+        "that pictures rebuilt a little worse everywhere do not stand in the way; 0 pools the map itself (score R), as do mean pooling "
+        "and a top share above 0.5",
         ge=0.0,
         le=128.0,
     )
@@ -250,6 +262,14 @@ class CaeConfig(BaseModel):
             )
         return self
 
+    def centred(self, train_pictures: int) -> bool:
+        """Whether `centre` means yes for `train_pictures` pictures."""
+        return self.centre == "yes" or (self.centre == "auto" and train_pictures >= FEW_PICTURES)
+
+    def mixed(self, train_pictures: int) -> bool:
+        """Whether `mixtures` means yes for `train_pictures` pictures."""
+        return self.mixtures == "yes" or (self.mixtures == "auto" and train_pictures < FEW_PICTURES)
+
     @property
     def steps_ignored(self) -> bool:
         """Whether `steps` is another number than the preset's and yet has no effect, since epochs are given."""
@@ -277,13 +297,17 @@ PRESETS: dict[str, dict[str, Any]] = {
         "standardise": "none",
         "ssim_weight": 0.84,
         "mse_scale": 1.0,
+        "centre": "no",
         "epochs": 20,
+        "mixtures": "no",
+        "optimizer": "adamw",
         "schedule": "constant",
         "patience": 5,
         "smoothing_sigma": 0.0,
         "correct_mean": False,
         "calibration": "none",
         "top_fraction": 0.002,
+        "background_sigma": 0.0,
         "whole_weight": 0.0,
     },
 }
@@ -303,7 +327,8 @@ def make_config(values: Mapping[str, Any]) -> CaeConfig:
 
 
 BEFORE: Mapping[str, Any] = {
-    "centre": False,
+    "centre": "no",
+    "mixtures": "no",
     "optimizer": "adamw",
     "correct_mean": False,
     "background_sigma": 0.0,

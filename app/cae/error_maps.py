@@ -26,6 +26,10 @@ SSIM_C2 = 0.03**2
 """σ and side of the window, and constants, of SSIM for values in 0..1 (Wang et al. 2004), as `tf.image.ssim` has them."""
 
 
+LARGEST_TOP = 0.5
+"""Share of pixels pooled above which a map's background is part of what is asked for."""
+
+
 @dataclass(frozen=True)
 class ScoringRule:
     """How errors become scores; the same for every picture of a run. Fields as in `CaeConfig`."""
@@ -41,8 +45,10 @@ class ScoringRule:
 
     @property
     def outlined_sigma(self) -> float:
-        """Background that is taken off a map before a pixel is compared with the image threshold, px at 128: none where the mean pools."""
-        return 0.0 if self.pooling == "mean" else self.background_sigma
+        """Background that is taken off a map before it is pooled, and before a pixel is compared with the image threshold, px at 128: none
+        where the mean is taken of all pixels or of more than `LARGEST_TOP`, for little or nothing of it would remain."""
+        wide = self.pooling == "mean" or (self.pooling == "top" and self.top_fraction > LARGEST_TOP)
+        return 0.0 if wide else self.background_sigma
 
     @classmethod
     def of(cls, config: CaeConfig) -> Self:
@@ -97,7 +103,7 @@ def pooled(maps: Rows, rule: ScoringRule) -> Doubles:
     """Image scores, float64 (N,): mean of the round(top_fraction · H · W) largest pixels (at least one), maximum, or mean.
 
     With `background_sigma`, largest pixels are those of the map less its own background, so that a picture all of which is rebuilt a little
-    worse than usual does not pass for one with a defect; the mean of all pixels is left as it is, since nothing of it would remain.
+    worse than usual does not pass for one with a defect; not so where `ScoringRule.outlined_sigma` says.
 
     Args:
         maps: (N, H, W) float32.

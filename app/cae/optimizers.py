@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from app.cae.config import CaeConfig
-from app.core.errors import OptionError
 
 GLOBAL_CLIPNORM = 10.0
 """Longest gradient, all weights together. The gradient of SSIM has a spike wherever a window is nearly flat; one such batch must not throw
@@ -14,7 +13,12 @@ the network off. Ordinary steps, of length 0.2 to 1.5 with recipe F on elpv-mono
 MUON_SINCE = (3, 13)
 """Keras version whose Muon scales its steps so that AdamW's learning rate and weight decay suit them."""
 
-_NO_MUON = "optimizer: muon needs Keras 3.13 or later, got {version}. Install a later Keras, or choose --optimizer adamw."
+NO_MUON = "optimizer: muon needs Keras 3.13 or later, got {version}; this run trains with adamw."
+
+
+def has_muon(keras: Any) -> bool:
+    """Whether this Keras has Muon as it is meant here."""
+    return tuple(int(part) for part in keras.__version__.split(".")[:2]) >= MUON_SINCE
 
 
 def make_optimizer(tf: Any, keras: Any, config: CaeConfig, total_steps: int) -> Any:
@@ -22,12 +26,7 @@ def make_optimizer(tf: Any, keras: Any, config: CaeConfig, total_steps: int) -> 
 
     Muon (Jordan 2024; scaled as in Liu et al. 2025, arXiv 2502.16982) makes the steps of the two dense layers orthogonal, so that
     directions in which good pictures vary little are learned as fast as those in which they vary most; other weights go with AdamW.
-
-    Raises:
-        OptionError: this Keras has no Muon.
     """
-    if config.optimizer == "muon" and tuple(int(part) for part in keras.__version__.split(".")[:2]) < MUON_SINCE:
-        raise OptionError(_NO_MUON.format(version=keras.__version__))
     options = {"weight_decay": config.weight_decay, "global_clipnorm": GLOBAL_CLIPNORM}
     if config.optimizer == "muon":
         kind, options["adam_weight_decay"] = keras.optimizers.Muon, config.weight_decay

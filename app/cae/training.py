@@ -40,6 +40,13 @@ OBJECT_BRIGHTNESS = 0.05
 """Largest change of level of the augmentation `object`, on the scale 0..1."""
 
 
+MIXED = (-0.5, 1.5)
+"""Bounds of λ in `mixtures`."""
+
+MOST_RAISED = 2.0
+"""Largest gain of contrast in `mixtures`; halves of two pictures that have nothing in common need 1.4."""
+
+
 def standardise(images: NDArray[np.uint8], mode: str) -> Floats:
     """The network's input.
 
@@ -101,6 +108,26 @@ def _shifted(picture: Floats, random: np.random.Generator) -> Floats:
     moved: Floats = padded[most + down : most + down + size, most + right : most + right + size].copy()
     moved += np.float32(random.uniform(-OBJECT_BRIGHTNESS, OBJECT_BRIGHTNESS))
     return np.clip(moved, 0.0, 1.0, out=moved)
+
+
+def mixtures(batch: Floats, random: np.random.Generator) -> Floats:
+    """Each picture of `batch` (N, H, W, C) mixed with another of it: λ x + (1 - λ) x', brought back to the mean and the standard deviation
+    of x, in 0..1; contrast is raised `MOST_RAISED` times at most, for two pictures may cancel each other out.
+
+    λ is drawn from `MIXED` for each picture. Of pictures that lie alike, such mixtures are nearly good pictures again; a network that has
+    seen them, and not only the few themselves, rebuilds new good pictures better (mixup, Zhang et al. 2018, arXiv 1710.09412, with λ beyond
+    0..1). One picture alone stays as it is.
+    """
+    share = random.uniform(*MIXED, (len(batch), 1, 1, 1)).astype(np.float32)
+    mixed = share * batch + (1.0 - share) * batch[random.permutation(len(batch))]
+    (mean, spread), (mixed_mean, mixed_spread) = _level(batch), _level(mixed)
+    mixed = mean + (mixed - mixed_mean) * np.minimum(spread / np.maximum(mixed_spread, 1e-6), MOST_RAISED)
+    return np.clip(mixed, 0.0, 1.0, out=mixed)
+
+
+def _level(batch: Floats) -> tuple[Floats, Floats]:
+    """Mean and standard deviation of each picture, (N, 1, 1, 1) both."""
+    return batch.mean(axis=(1, 2, 3), keepdims=True), batch.std(axis=(1, 2, 3), keepdims=True)
 
 
 def in_batches(count: int, size: int) -> Iterator[slice]:
@@ -176,6 +203,8 @@ class TrainingBatches:
         random = np.random.default_rng((self.config.seed, epoch, index))
         target = standardise(self.images[order[part]], self.config.standardise)
         target = augmented(target, self.config.augment, random)
+        if self.config.mixed(len(self.images)):
+            target = mixtures(target, random)
         if self.config.mask_ratio == 0 or not masked[part].any():
             return target, target
         hidden = patch_mask(len(target), target.shape[1], self.config.mask_patch, self.config.mask_ratio, random)

@@ -33,7 +33,7 @@ def chosen_plan() -> MemoryPlan | None:
 
 
 def plan_of(config: CaeConfig) -> MemoryPlan:
-    """The memory plan of a configuration; `auto` channels count as colour, the larger of the two."""
+    """The memory plan of a configuration; `auto` counts as what needs more: colour, and a centred network."""
     return plan_memory(
         image_size=config.image_size,
         channels=1 if config.channels == "grey" else 3,
@@ -41,7 +41,7 @@ def plan_of(config: CaeConfig) -> MemoryPlan:
         latent_dim=config.latent_dim,
         batch_size=config.batch_size,
         precision=config.precision,
-        centre=config.centre,
+        centre=config.centre != "no",
         optimizer=config.optimizer,
     )
 

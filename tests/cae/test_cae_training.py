@@ -26,6 +26,7 @@ from app.cae.training import (
     TrainingBatches,
     augmented,
     mean_picture,
+    mixtures,
     patch_mask,
     standardise,
     usual_picture,
@@ -40,7 +41,8 @@ def pictures(count: int, size: int = 64, channels: int = 1) -> NDArray[np.uint8]
 
 
 def options(**values: Any) -> CaeConfig:
-    return make_config({"image_size": 64, **values})
+    """What batches are made of as it is; mixtures, which few pictures are by themselves, have tests of their own."""
+    return make_config({"image_size": 64, "mixtures": "no", **values})
 
 
 class TestStandardise:
@@ -159,6 +161,54 @@ class TestAugmentation:
         assert 0.0 <= found.min() <= found.max() <= 1.0
         assert np.abs(found - ramp).max() <= 2 / 63 + 0.05 + 1e-6
         assert len({picture.tobytes() for picture in found}) > 20
+
+
+class TestMixtures:
+    def test_each_is_on_the_line_through_two_pictures_at_the_level_of_the_first(self) -> None:
+        batch = np.random.default_rng(3).uniform(0.4, 0.6, (6, 16, 16, 1)).astype(np.float32)
+        found = mixtures(batch, np.random.default_rng(4))
+        assert (found.dtype, found.shape) == (np.float32, batch.shape)
+        np.testing.assert_allclose(found.mean(axis=(1, 2, 3)), batch.mean(axis=(1, 2, 3)), atol=1e-5)
+        np.testing.assert_allclose(found.std(axis=(1, 2, 3)), batch.std(axis=(1, 2, 3)), rtol=1e-4)
+        flat = (batch - batch.mean(axis=(1, 2, 3), keepdims=True)).reshape(6, -1)
+        shares = []
+        for mine, mixed in zip(flat, (found - found.mean(axis=(1, 2, 3), keepdims=True)).reshape(6, -1), strict=True):
+            coefficients, residual, *_ = np.linalg.lstsq(flat.T, mixed, rcond=None)
+            assert residual.size == 0 or residual[0] < 1e-6, "in the span of the batch"
+            used = np.flatnonzero(np.abs(coefficients) > 1e-3)
+            assert len(used) <= 2
+            own = int(np.argmax([np.array_equal(mine, other) for other in flat]))
+            if len(used) == 2:
+                shares.append(coefficients[own] / coefficients[used].sum())
+        assert len(shares) >= 4
+        assert all(-0.5 <= share <= 1.5 for share in shares)
+        assert any(not 0 <= share <= 1 for share in shares), "beyond the two pictures, too"
+
+    def test_one_picture_alone_a_constant_one_and_the_ends_of_the_range(self) -> None:
+        one = standardise(pictures(1), "picture")
+        np.testing.assert_allclose(mixtures(one, RANDOM), one, atol=1e-6)
+        constant = np.full((3, 8, 8, 1), 0.5, np.float32)
+        np.testing.assert_allclose(mixtures(constant, RANDOM), constant, atol=1e-6)
+        extremes = np.zeros((4, 8, 8, 1), np.float32)
+        extremes[:, ::2] = 1.0
+        extremes[2:] = 1.0 - extremes[2:]
+        found = mixtures(extremes, RANDOM)
+        assert np.isfinite(found).all()
+        assert found.min() >= 0.0
+        assert found.max() <= 1.0
+
+    def test_few_pictures_are_mixed_before_they_are_masked_and_many_are_not(self) -> None:
+        images = pictures(8)
+        clean = standardise(images, "picture")
+        for chosen, mixed in (("auto", True), ("no", False), ("yes", True)):
+            batches = TrainingBatches(images, options(mask_ratio=0.25, masked_pictures=1.0, batch_size=8, mixtures=chosen))
+            given, target = batches.batch(1, 0)
+            as_they_are = all(any(np.array_equal(one, other) for other in clean) for one in target)
+            assert as_they_are is not mixed
+            shown = (given != batches.fill).all(axis=-1)
+            assert 0.5 < shown.mean() < 0.9
+            np.testing.assert_array_equal(given[shown], target[shown])
+            np.testing.assert_array_equal(batches.batch(1, 0)[1], target, "a function of seed, epoch and batch")
 
 
 class Clock:
@@ -322,14 +372,16 @@ def backup(epoch: int = 3) -> Backup:
 
 
 class TestBackup:
-    def test_one_from_before_centring_and_muon_still_belongs_to_its_training(self) -> None:
+    def test_one_from_before_centring_mixtures_and_muon_still_belongs_to_its_training(self) -> None:
         def fingerprint(**values: Any) -> str:
             found: str = Session(None, None, None, options(data="x", **values), pictures(2), pictures(1), SilentReporter()).fingerprint  # type: ignore[arg-type]
             return found
 
         then = "a038b30b28657ed4fed05136d22134b7f4701ade3de5e1ccb58add99d7671a8c"  # as commit b0ae625 gave it for these options
-        assert fingerprint() == fingerprint(centre=False, optimizer="adamw") == then
-        assert len({then, fingerprint(centre=True), fingerprint(optimizer="muon"), fingerprint(centre=True, optimizer="muon")}) == 4
+        before = {"centre": "no", "mixtures": "no", "optimizer": "adamw"}
+        others = [{"centre": "yes"}, {"mixtures": "yes"}, {"optimizer": "muon"}, {"centre": "yes", "optimizer": "muon"}]
+        assert fingerprint(**before) == then
+        assert len({then, *(fingerprint(**before | other) for other in others)}) == 5
 
     def test_what_was_written_is_read(self, tmp_path: Path) -> None:
         write_backup(tmp_path / "new" / "folder", backup())

@@ -102,11 +102,20 @@ def test_a_configuration_survives_the_way_through_its_file(tmp_path: Path) -> No
 
 def test_a_configuration_from_before_an_option_was_there_says_what_was_computed_then(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    other = {"centre": True, "optimizer": "muon", "background_sigma": 8.0}
+    other = {"centre": "yes", "mixtures": "yes", "optimizer": "muon", "background_sigma": 8.0}
     now = make_config({"data": "x", "preset": "recommended", **other}).model_dump(mode="json")
-    later = {"correct_mean": False, "whole_weight": 0.0, "centre": False, "optimizer": "adamw", "background_sigma": 0.0}
+    later = {"correct_mean": False, "whole_weight": 0.0, "centre": "no", "mixtures": "no", "optimizer": "adamw", "background_sigma": 0.0}
     assert later.items() <= BEFORE.items()
     file.write_text(json.dumps({name: value for name, value in now.items() if name not in later}))
     assert read_config(file).model_dump(include=set(later)) == later
     file.write_text(json.dumps(now))
     assert read_config(file).correct_mean
+
+
+def test_what_suits_few_pictures_is_chosen_by_their_number_unless_told() -> None:
+    auto = make_config({})
+    assert [(auto.centred(count), auto.mixed(count)) for count in (51, 149, 150, 400)] == [(False, True)] * 2 + [(True, False)] * 2
+    told = make_config({"centre": "yes", "mixtures": "yes"})
+    assert all(told.centred(count) and told.mixed(count) for count in (51, 400))
+    documented = make_config({"preset": "documented"})
+    assert not any(documented.centred(count) or documented.mixed(count) for count in (51, 400))

@@ -86,16 +86,24 @@ class TestPooling:
     maps = np.arange(2 * 100, dtype=np.float32).reshape(2, 10, 10)
 
     def test_top_is_the_mean_of_the_largest(self) -> None:
-        assert pooled(self.maps, rule(top_fraction=0.03)).tolist() == [98.0, 198.0]
+        assert pooled(self.maps, rule(top_fraction=0.03, background_sigma=0)).tolist() == [98.0, 198.0]
 
     def test_top_takes_at_least_one_pixel(self) -> None:
-        assert pooled(self.maps, rule(top_fraction=1e-6)).tolist() == [99.0, 199.0]
+        assert pooled(self.maps, rule(top_fraction=1e-6, background_sigma=0)).tolist() == [99.0, 199.0]
 
-    def test_all_pixels_are_the_mean(self) -> None:
-        assert pooled(self.maps, rule(top_fraction=1.0)).tolist() == pooled(self.maps, rule(pooling="mean")).tolist() == [49.5, 149.5]
+    @pytest.mark.parametrize("background_sigma", [0, 32])
+    def test_all_pixels_are_the_mean(self, background_sigma: int) -> None:
+        """Less its background, a map's mean would be 0 for any picture."""
+        for chosen in ({"top_fraction": 1.0}, {"pooling": "mean"}):
+            assert pooled(self.maps, rule(background_sigma=background_sigma, **chosen)).tolist() == [49.5, 149.5]
+
+    def test_a_background_is_left_where_more_than_half_the_pixels_are_pooled(self) -> None:
+        flat = np.full((1, 64, 64), 3.0, np.float32)
+        assert pooled(flat, rule(top_fraction=0.51)).tolist() == [3.0]
+        assert pooled(flat, rule(top_fraction=0.5)).tolist() == pytest.approx([0.0], abs=1e-5)
 
     def test_max(self) -> None:
-        assert pooled(self.maps, rule(pooling="max")).tolist() == [99.0, 199.0]
+        assert pooled(self.maps, rule(pooling="max", background_sigma=0)).tolist() == [99.0, 199.0]
 
     def test_no_picture_no_score(self) -> None:
         for pooling in ("top", "max", "mean"):
@@ -249,7 +257,11 @@ class TestSaving:
         np.savez(tmp_path / "scoring.npz", **{**arrays, "about": np.array(json.dumps(about))})
         found = Calibration.load(tmp_path / "scoring.npz").rule
         maps = RANDOM.random((3, 64, 64)).astype(np.float32)
-        assert pooled(maps, found).tolist() == pooled(maps, rule()).tolist() != pooled(maps, rule(background_sigma=8.0)).tolist()
+        assert (
+            pooled(maps, found).tolist()
+            == pooled(maps, rule(background_sigma=0)).tolist()
+            != pooled(maps, rule(background_sigma=8.0)).tolist()
+        )
 
     @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04", b"hello"])
     def test_anything_else_is_refused_by_name(self, tmp_path: Path, content: bytes | None) -> None:

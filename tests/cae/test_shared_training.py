@@ -18,7 +18,7 @@ from app.cae.training import TrainingBatches
 pytestmark = pytest.mark.tensorflow
 
 ROOT = Path(__file__).resolve().parents[2]
-MUON = {"optimizer": "muon", "centre": True}
+MUON = {"optimizer": "muon", "centre": "yes"}
 FIGURES = ("loss", "val_loss", "ssim_loss", "mse", "val_ssim_loss", "val_mse", "learning_rate", "step")
 
 
@@ -79,7 +79,9 @@ def test_shares_that_do_not_come_out_even_and_a_loss_that_becomes_nan(answers: d
 
 def test_the_last_batch_of_an_epoch_is_filled_up_with_pictures_of_the_same_epoch() -> None:
     images = np.arange(5, dtype=np.uint8)[:, None, None, None] * np.ones((1, 64, 64, 1), np.uint8)
-    config = make_config({"data": "synthetic", "image_size": 64, "batch_size": 4, "mask_ratio": 0.0, "standardise": "none"})
+    config = make_config(
+        {"data": "synthetic", "image_size": 64, "batch_size": 4, "mask_ratio": 0.0, "mixtures": "no", "standardise": "none"}
+    )
     batches = TrainingBatches(images, config, 4)
     first, last = (batches.batch(0, index)[0][:, 0, 0, 0] * 255 for index in range(2))
     assert (len(batches), len(first), len(last)) == (2, 4, 4)

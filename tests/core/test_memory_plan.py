@@ -125,7 +125,8 @@ from app.cae.config import make_config
 models = []
 for options in json.loads(sys.argv[1]):
     channels = options.pop("channels")
-    model = build_cae(make_config(options), channels=channels)
+    centre = "yes" if options.pop("centre", False) else "no"
+    model = build_cae(make_config(options | {"centre": centre}), channels=channels)
     models.append({
         "layers": [(layer.name, type(layer).__name__, list(layer.output.shape[1:]), layer.count_params()) for layer in model.layers],
         "trainable": sum(math.prod(weight.shape) for weight in model.trainable_weights),
