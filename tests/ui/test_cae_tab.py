@@ -668,7 +668,7 @@ def test_the_gallery_is_ordered_and_paged(runs_dir: Path) -> None:
     app = _page()
     assert _gallery(app) == ["9.25", "7.50", "6.00", "5.20", "4.50", "3.40"]
     assert "1 to 6 of 14 pictures" in words(app)
-    assert "in pink pixels whose anomaly is above 3.00 (the image threshold)." in words(app)
+    assert "in pink pixels whose anomaly stands out of its surroundings by more than 3.00 (the image threshold)." in words(app)
     app.segmented_control(key="cae_gallery_order").set_value("mistakes")
     _drawn(app)
     assert _gallery(app) == ["2.10", "3.40"]

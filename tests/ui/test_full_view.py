@@ -118,5 +118,5 @@ def test_each_picture_of_the_gallery_opens_large(runs_dir: Path) -> None:
     said = words(app)
     assert "Score **9.25**, threshold 3.00: called defective, truly spot." in said
     assert "Its file is not there" in said
-    assert "Pink: pixels whose anomaly is above 3.00 (the image threshold)." in said
+    assert "Pink: pixels whose anomaly stands out of its surroundings by more than 3.00 (the image threshold)." in said
     assert app.slider(key=cae_full_view.OPACITY).value == 60
