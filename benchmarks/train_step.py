@@ -20,6 +20,9 @@ from typing import Any
 
 import numpy as np
 
+SAME_NETWORK = {"optimizer": "adamw", "centre": "no", "mixtures": "no"}
+"""In every way the network and the steps that plain Keras has; rows that name another optimizer differ in it alone."""
+
 WAYS = {
     "plain Keras, TensorFlow's defaults": {"loss": "tf.image.ssim", "configure": False},
     "plain Keras, configured by tf_device": {"loss": "tf.image.ssim", "configure": True},
@@ -41,7 +44,7 @@ def measured(way: dict[str, Any], options: argparse.Namespace) -> dict[str, floa
         configure_tensorflow(device="cpu")
     count = options.steps * options.batch
     pictures = np.random.default_rng(0).integers(0, 256, (count, options.size, options.size, options.channels), dtype=np.uint8)
-    values = {"image_size": options.size, "batch_size": options.batch, "epochs": 1, "schedule": "constant"}
+    values = {"image_size": options.size, "batch_size": options.batch, "epochs": 1, "schedule": "constant"} | SAME_NETWORK
     config = make_config(values | way.get("options", {}))
     if not way.get("fused", True):
         from app.cae import optimizers

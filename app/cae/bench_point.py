@@ -79,11 +79,14 @@ class PointRequest:
         return max(FEWEST_STEPS, min(WARMUP_STEPS + self.steps, EPOCH_BYTES // batch_bytes))
 
     def config(self) -> CaeConfig:
-        """The recommended preset with what is asked here. Raises OptionError for what does not fit."""
+        """The recommended preset with what is asked here. Raises OptionError for what does not fit.
+
+        The network is the one that many pictures get, whatever the number of synthetic ones that a size and a batch come with.
+        """
         most = 1 if self.part == "evidence" else math.ceil(MOST_REPEATS * (WARMUP_STEPS + self.steps) / (self.epoch_steps - 1))
         asked = ("device", "min_vram_mib", "intra_op_threads", "inter_op_threads", "image_size", "batch_size", "seed")
         values = {name: getattr(self, name) for name in asked}
-        return make_config({**values, "data": "synthetic", "val_fraction": 0.0, "epochs": most})
+        return make_config({**values, "data": "synthetic", "val_fraction": 0.0, "centre": "yes", "mixtures": "no", "epochs": most})
 
 
 def textures(count: int, size: int, channels: int, seed: int) -> NDArray[np.uint8]:

@@ -2,7 +2,7 @@
 
 A field's `json_schema_extra` carries what a form needs beyond the type: `group` (the folded section it stands in) and `label`.
 The preset *Recommended* is recipe F with score R and what was found to improve them (docs/quality.md), *As documented* the network as it is
-usually described; between the two lies up to 0.3 of image AUROC, measured on five real sets.
+usually described; between the two lies up to 0.3 of image AUROC on real sets.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class CaeConfig(BaseModel):
         "Training",
         "Mixtures",
         "yes: the network learns λ x + (1 - λ) x' of two training pictures, λ from -0.5 to 1.5, in place of x; auto: yes below "
-        f"{FEW_PICTURES} training pictures, which would be learnt by heart",
+        f"{FEW_PICTURES} training pictures, which would be learnt by heart. Both come from one batch, so a batch of 1 is not mixed",
     )
     precision: Literal["float32", "mixed_bfloat16", "mixed_float16"] = _option(
         "float32", "Training", "Precision", "of the hidden layers; output and loss stay float32. mixed_float16 is for GPUs"
@@ -238,6 +238,11 @@ class CaeConfig(BaseModel):
         if "steps" in given and "epochs" not in given:
             preset.pop("epochs", None)  # who asks for steps means them
         return {**preset, **given}
+
+    @field_validator("centre", mode="before")
+    @classmethod
+    def _centre_was_a_switch_once(cls, value: Any) -> Any:
+        return ("no", "yes")[value] if isinstance(value, bool) else value
 
     @field_validator("device")
     @classmethod

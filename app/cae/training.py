@@ -114,13 +114,17 @@ def mixtures(batch: Floats, random: np.random.Generator) -> Floats:
     """Each picture of `batch` (N, H, W, C) mixed with another of it: λ x + (1 - λ) x', brought back to the mean and the standard deviation
     of x, in 0..1; contrast is raised `MOST_RAISED` times at most, for two pictures may cancel each other out.
 
-    λ is drawn from `MIXED` for each picture. Of pictures that lie alike, such mixtures are nearly good pictures again; a network that has
-    seen them, and not only the few themselves, rebuilds new good pictures better (mixup, Zhang et al. 2018, arXiv 1710.09412, with λ beyond
-    0..1). One picture alone stays as it is.
+    λ is drawn from `MIXED` for each picture; by chance x' may be x. One without half the contrast of x is not mixed in, for what is left
+    beside it would be x itself, made brighter or inverted. Of pictures that lie alike, mixtures are nearly good pictures again; a network
+    that has seen them, and not only the few themselves, rebuilds new good pictures better (mixup, Zhang et al. 2018, arXiv 1710.09412, with
+    λ beyond 0..1). One picture alone stays as it is.
     """
     share = random.uniform(*MIXED, (len(batch), 1, 1, 1)).astype(np.float32)
-    mixed = share * batch + (1.0 - share) * batch[random.permutation(len(batch))]
-    (mean, spread), (mixed_mean, mixed_spread) = _level(batch), _level(mixed)
+    order = random.permutation(len(batch))
+    mean, spread = _level(batch)
+    share = np.where(spread[order] < spread / 2, np.float32(1.0), share)
+    mixed = share * batch + (1.0 - share) * batch[order]
+    mixed_mean, mixed_spread = _level(mixed)
     mixed = mean + (mixed - mixed_mean) * np.minimum(spread / np.maximum(mixed_spread, 1e-6), MOST_RAISED)
     return np.clip(mixed, 0.0, 1.0, out=mixed)
 

@@ -42,7 +42,7 @@ ELSEWHERE = ("data", "preset", "device", "min_vram_mib")
 
 ABOUT_PRESETS = {
     "quick": "The recommended recipe with few steps: minutes become seconds, to see whether everything works.",
-    "recommended": "Standardised pictures, half of them masked, calibrated scores: the recipe that detected best on five real sets.",
+    "recommended": "Standardised pictures, half of them masked, calibrated scores: the recipe that detected best on real sets.",
     "thorough": "The recommended recipe with three times the steps; on some sets detection still improves.",
     "documented": "The network as it is usually described: raw pictures, 0.84 SSIM, no calibration. To compare with; detects worse.",
 }

@@ -197,6 +197,14 @@ class TestMixtures:
         assert found.min() >= 0.0
         assert found.max() <= 1.0
 
+    def test_a_partner_of_little_contrast_leaves_a_picture_as_it_is_and_never_inverts_it(self) -> None:
+        batch = np.random.default_rng(5).uniform(0.3, 0.7, (4, 16, 16, 1)).astype(np.float32)
+        batch[1:] = 0.5 + 0.1 * (batch[1:] - 0.5)
+        batch[3] = 0.5
+        for seed in range(50):
+            mixed = mixtures(batch, np.random.default_rng(seed))
+            np.testing.assert_allclose(mixed[0], batch[0], atol=1e-5)
+
     def test_few_pictures_are_mixed_before_they_are_masked_and_many_are_not(self) -> None:
         images = pictures(8)
         clean = standardise(images, "picture")

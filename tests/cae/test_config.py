@@ -110,6 +110,9 @@ def test_a_configuration_from_before_an_option_was_there_says_what_was_computed_
     assert read_config(file).model_dump(include=set(later)) == later
     file.write_text(json.dumps(now))
     assert read_config(file).correct_mean
+    for switch, meant in ((True, "yes"), (False, "no")):
+        file.write_text(json.dumps({**now, "centre": switch}))
+        assert read_config(file).centre == meant
 
 
 def test_what_suits_few_pictures_is_chosen_by_their_number_unless_told() -> None:
