@@ -40,7 +40,7 @@ HEAT_QUANTILES = (0.5, 0.999)
 """Of the held-out good maps: the ends of the colour scale, one for the whole run. What lies above hardly occurs on good pictures."""
 
 SMALL_HELD_OUT = (
-    "Only {held_out} good pictures are held out of {total}: calibration also uses training pictures, whose errors are smaller, "
+    "Only {held_out} of {total} good pictures held out: calibration also uses training pictures, whose errors are smaller, "
     "so new good pictures score somewhat high."
 )
 NOTHING_HELD_OUT = (

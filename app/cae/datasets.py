@@ -53,7 +53,8 @@ def resolve_source(text: str, data_root: Path) -> str:
         raise DataError(f"{text!r}: expected a folder below {root}.") from None
     if not folder.is_relative_to(root):
         raise DataError(
-            f"{text!r}: expected a folder below {root}, got one outside. Put the folder there, or start the app with another data root."
+            f"{text!r}: expected a folder below {root}, got one outside. Put the folder there, or start the app with another data root "
+            "(TWOPATH_DATA_ROOT)."
         )
     return str(folder)
 
